@@ -65,7 +65,7 @@ def test_its_blind_scores_over_packed_caches():
     for metric, text in (
         ("anls", "`balanced` has an ANLS of {} and `small` of {};"),
         ("memo_exact_match", "memos, exact match, {} and {},"),
-        ("wer", "word error rate rises to {} and {}."),
+        ("wer", "with a word error rate of {} and {}."),
     ):
         assert text.format(*(short(one[f"{metric},none"]) for one in (balanced, small))) in said
     full = json.loads((ROOT / "benchmarks/results/blind_office/results.json").read_text(encoding="utf-8"))

@@ -23,9 +23,8 @@ _SCOPES = {
         "larger model."
     ),
     OFFICE: (
-        "office-omni is small, too, and slower. It is for letters, minutes, receipts, timetables and notices, and "
-        "wrong about as often as right. For charts, handwriting, recordings or videos, start the app with a larger "
-        "model."
+        "office-omni is small, too, and slower. It is for letters, minutes, receipts, forms, timetables, notices and "
+        "voice memos, and wrong about as often as right. For charts or videos, start the app with a larger model."
     ),
     "SmolLM2-135M-Instruct": (
         "SmolLM2 reads text: your question, and the text layer of a PDF. It sees no pictures or scans and hears no "
