@@ -273,7 +273,8 @@ class KVMMCache(ContractMixin):
         codes = self.step.take_modality(self._codes)
         if codes is None:
             given, told_apart = self.step.take_given_modality(), self.placeholders and not self._same_codecs
-            codes = label_unannounced(batch, count, given, self.model, bool(told_apart))
+            device = self.table.device(key_states)
+            codes = label_unannounced(batch, count, given, self.model, bool(told_apart), device)
         if tuple(codes.shape) != (batch, count):
             raise KVMMError(
                 f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of "

@@ -72,7 +72,12 @@ def label_call(
 
 
 def label_unannounced(
-    batch: int, count: int, explicit: torch.Tensor | None, model: nn.Module | None, told_apart: bool
+    batch: int,
+    count: int,
+    explicit: torch.Tensor | None,
+    model: nn.Module | None,
+    told_apart: bool,
+    device: torch.device,
 ) -> torch.Tensor:
     """The modality map of a call that the model's hook did not see, since a module inside the model was called.
 
@@ -81,6 +86,7 @@ def label_unannounced(
         explicit: a map given by the caller; else all tokens are text, with a warning where that may be wrong.
         model: that the cache was made for; None: a cache without a model, which nobody expects to know more.
         told_apart: whether the model has modalities that are stored differently.
+        device: of a map that is made, so that a decode step copies nothing.
 
     Returns:
         int8 ``[batch, count]``.
@@ -97,7 +103,7 @@ def label_unannounced(
             "Call the model itself, or cache.set_modality first.",
             stacklevel=2,
         )
-    return torch.full((batch, count), TEXT, dtype=torch.int8)
+    return torch.full((batch, count), TEXT, dtype=torch.int8, device=device)
 
 
 def _from_types(call: dict[str, Any], count: int) -> torch.Tensor | None:
