@@ -21,6 +21,12 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
         help="learning rate of a pretrained text tower, as a share of --lr (default 0.1)",
     )
     add(
+        "--text-optimizer",
+        choices=("muon", "adamw"),
+        default="muon",
+        help="of a pretrained text tower's matrices (default muon, as everything else)",
+    )
+    add(
         "--freeze-minutes",
         type=float,
         default=0.0,

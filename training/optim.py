@@ -69,12 +69,16 @@ class Muon:
 class Optimizer:
     """Both optimisers over one model. `tensors()` are live views: copy into them to restore a saved state."""
 
-    def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.02, clip: float = 1.0) -> None:
+    def __init__(
+        self, model: nn.Module, lr: float, weight_decay: float = 0.02, clip: float = 1.0, adamw: tuple[str, ...] = ()
+    ) -> None:
+        """`adamw`: first parts of names of matrices that are left to AdamW as well, such as a pretrained tower's."""
         named = dict(model.named_parameters())
+        others = ("embed_tokens", "_head", "audio_bos_eos")
         matrices = {
             n: p
             for n, p in named.items()
-            if p.ndim == 2 and not any(k in n for k in ("embed_tokens", "_head", "audio_bos_eos"))
+            if p.ndim == 2 and not any(k in n for k in others) and not n.startswith(adamw)
         }
         self.rest = {n: p for n, p in named.items() if n not in matrices}
         self.parameters, self.clip, self.updates = list(named.values()), clip, 0

@@ -106,7 +106,8 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         self.model = OmniModel(self.base and self.base.config).to(self.device)
         self.teacher = self.base and self.base.start(self.model, args.distill_weight > 0, args.teacher)
-        self.optimizer = Optimizer(self.model, args.lr)
+        adamw = ("model.",) if self.base is not None and args.text_optimizer == "adamw" else ()
+        self.optimizer = Optimizer(self.model, args.lr, adamw=adamw)
         self.warm_from, self.warm_steps = 0, args.warmup
         if source is not None:
             self.load(source)

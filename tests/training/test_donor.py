@@ -47,6 +47,19 @@ def test_a_donor_sees_and_hears_the_same_in_a_wider_model(tmp_path):
     assert torch.equal(teacher.model.embed_tokens.weight, model.model.embed_tokens.weight)
 
 
+def test_a_donor_of_the_same_width_keeps_its_projections_packed_or_not(tmp_path):
+    torch.manual_seed(0)
+    donor = OmniModel(DONOR)
+    export(donor.state_dict(), PATH, tmp_path / "plain", DONOR)
+    export(donor.state_dict(), PATH, tmp_path / "packed", DONOR, bits=8)
+    for folder, tolerance in (("plain", 0.01), ("packed", 0.03)):
+        towers = donor_towers(tmp_path / folder, DONOR.hidden_size)
+        assert set(PROJECTIONS) <= {name.rpartition(".")[0] + "." for name in towers}
+        for name, tensor in towers.items():
+            expected = donor.state_dict()[name]
+            assert (tensor - expected).abs().max() <= tolerance * expected.abs().max(), name
+
+
 def test_a_lift_keeps_lengths_and_a_base_without_a_donor_has_no_towers(tmp_path):
     torch.testing.assert_close(lift(6, 9).T @ lift(6, 9), torch.eye(6), atol=1e-6, rtol=0)
     assert read_towers(tmp_path) == {}

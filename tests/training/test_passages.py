@@ -9,6 +9,7 @@ import pytest
 
 from training.office.canvas_engine import set_on_canvas
 from training.office.document import Document
+from training.office.hiding import hide
 from training.office.kinds.passages import ask, foreign_question, passage_page, set_passage
 from training.office.passages import Filler, Question, draw, faults, parse, passages, subjects
 from training.pages.values import Rng
@@ -204,3 +205,60 @@ def test_a_foreign_question_shares_no_word_with_the_page():
 )
 def test_what_any_document_may_say_in_other_words_is_no_foreign_question(ways):
     assert foreign_question(Rng(0), [Question(ways, "x")], "Yours, the President") is None
+
+
+HIDING = """
+## note | Boiler
+The boiler was serviced by Ann Poole on 3 May. The cover stays off until Friday, said Tom Reed. Call if it leaks.
+> Flat 12
+Fee = 40 pounds
+Q: Who looked at it? | name of the engineer
+A: Ann Poole
+Q: Until when is it open? | how long is it uncovered
+A: Friday
+Q: What does it cost? | price
+A: 40 pounds
+Q: How many people are named? | number of people
+D: two
+N: What make is it? | brand
+"""
+
+
+def test_a_hidden_sentence_leaves_its_questions_open_and_the_others_answered():
+    (passage,) = parse(HIDING)
+    seen = set()
+    for seed in range(40):
+        title, lines, questions = passage.fill(Rng(seed))
+        left, kept = hide(Rng(seed), title, lines, questions)
+        text = " ".join(line for _, line in left)
+        for question in kept:
+            known = next(q for q in questions if q.wordings == question.wordings)
+            assert known.answer is not None and not known.derived
+            assert (question.answer is None) == (known.answer not in text)
+        opened = frozenset(q.wordings[0] for q in kept if q.answer is None)
+        assert opened
+        seen |= opened
+        assert len(text) < sum(len(line) for _, line in lines)
+    assert seen == {"Who looked at it?", "Until when is it open?", "What does it cost?"}
+
+
+def test_what_is_stated_twice_cannot_be_hidden():
+    (passage,) = parse("""
+## note | Key
+> Ann Poole
+The key is with Ann Poole. She is at home on most days. Ring twice.
+Q: Who has it? | keeper of the key
+A: Ann Poole
+""")
+    assert all(hide(Rng(seed), *passage.fill(Rng(seed))) is None for seed in range(10))
+
+
+def test_pages_for_training_hide_sentences_and_those_for_evaluation_do_not(monkeypatch):
+    hidden = []
+    monkeypatch.setattr("training.office.kinds.passages.hide", lambda *args: hidden.append(args))
+    for seed in range(30):
+        passage_page(Document(Rng(seed), (756, 532), True))
+    assert not hidden
+    for seed in range(30):
+        passage_page(Document(Rng(seed), (756, 532), False))
+    assert 3 <= len(hidden) <= 20

@@ -206,3 +206,17 @@ def test_muon_orthogonalises_and_state_round_trips():
         tensor.copy_(optimizer.tensors()[name])
     assert all(torch.equal(t, optimizer.tensors()[n]) for n, t in other.tensors().items())
     assert any(t.abs().sum() > 0 for n, t in other.tensors().items() if n.startswith("momentum"))
+
+
+def test_matrices_of_a_named_tower_can_be_left_to_adamw():
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"model": torch.nn.Linear(8, 8), "visual": torch.nn.Linear(8, 8)})
+    optimizer = Optimizer(model, 0.05, adamw=("model.",))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    (model["visual"](model["model"](torch.randn(4, 8))) ** 2).mean().backward()
+    optimizer.step(0.05, {"model.": 0.1})
+    change = {name: (p - before[name]).abs() for name, p in model.named_parameters()}
+    # AdamW's first update is its rate in every element; Muon's is orthogonal and differs from one to the next.
+    torch.testing.assert_close(change["model.weight"], torch.full((8, 8), 0.005), atol=2e-4, rtol=0)
+    assert change["visual.weight"].std() > 1e-3
+    assert set(optimizer.tensors()) >= {"momentum.visual.weight", "exp_avg.model.weight"}

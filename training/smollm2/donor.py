@@ -1,8 +1,9 @@
 """Eyes and ears of a model that reads and hears already, put in front of another text tower.
 
 The vision and the audio tower of the donor are taken over with their sizes. Only their last projections speak the
-donor's language: it is carried into the wider text tower by an orthonormal map, which loses nothing of it, and what the
-words mean there is left to training.
+donor's language: it is carried into a wider text tower by an orthonormal map, which loses nothing of it, and what the
+words mean there is left to training. A donor of the same width, such as a model of fewer layers of the same base,
+speaks it already.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from kvmm.models.packed_weights import PACKED_FILE, load_packed
 from training.checkpoints import load_weights
 
 TOWERS_FILE = "towers.safetensors"
@@ -47,13 +49,14 @@ def lift(size: int, wider: int) -> Tensor:
 
 
 def donor_towers(folder: Path, hidden_size: int) -> dict[str, Tensor]:
-    """Weights of both towers of a checkpoint folder, their projections lifted into `hidden_size` channels."""
+    """Weights of both towers of a checkpoint folder, packed or not, projections lifted into `hidden_size` channels."""
     out = {}
-    for name, tensor in load_weights(folder).items():
+    packed = (folder / PACKED_FILE).is_file()
+    for name, tensor in (load_packed(folder) if packed else load_weights(folder)).items():
         if not name.startswith(PARTS):
             continue
-        if name.startswith(PROJECTIONS):
-            axis = 1 if "bos_eos" in name else 0  # the channels of an embedding are its columns
+        axis = 1 if "bos_eos" in name else 0  # the channels of an embedding are its columns
+        if name.startswith(PROJECTIONS) and tensor.shape[axis] != hidden_size:
             map_ = SCALE * lift(tensor.shape[axis], hidden_size)
             tensor = tensor @ map_.T if axis else map_ @ tensor
         out[name] = tensor

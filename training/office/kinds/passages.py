@@ -8,12 +8,14 @@ import itertools
 import re
 
 from training.office.document import Document, Part
+from training.office.hiding import hide
 from training.office.lookups import blocks_of
 from training.office.passages import Passage, Question, chart_of, draw, passages
 from training.office.prose import prose
 from training.office.registry import kind
 from training.pages.values import Rng
 
+HIDDEN = 0.35  # of pages: a sentence is left out, and what it answered is not stated any more
 FOREIGN = 0.4  # of pages: asked more often, words that the page has not come to mean that it does not say
 LETTER = 92  # square pixels of a small letter with its share of the leading
 COLUMNS = ("news", "article", "newsletter", "feature", "review", "leaflet", "brochure")
@@ -34,6 +36,8 @@ def passage_page(d: Document) -> None:
     fitting = (p for p in (draw(r, d.held) for _ in range(12)) if p.length < room)
     chosen = next(fitting, None) or min(known, key=lambda p: p.length)
     title, lines, questions = chosen.fill(r)
+    if not d.held and r.chance(HIDDEN):
+        lines, questions = hide(r, title, lines, questions) or (lines, questions)
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
         ask(d, question, texts)
