@@ -23,8 +23,8 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--text-optimizer",
         choices=("muon", "adamw"),
-        default="muon",
-        help="of a pretrained text tower's matrices (default muon, as everything else)",
+        default="adamw",
+        help="of a pretrained text tower's matrices (default adamw; the other towers' have muon)",
     )
     add(
         "--freeze-minutes",

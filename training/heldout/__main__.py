@@ -25,7 +25,7 @@ SETS: dict[str, Callable[[Writer], None]] = {
     "layouts": lambda w: layouts.layouts(w, 9012),
     "scans": lambda w: layouts.scans(w, 9013),
     "office": lambda w: pages.office(w, 9014, 2),
-    "unseen": lambda w: pages.unseen(w, 9015, 160),
+    "unseen": lambda w: pages.unseen(w, 9015, 640),
 }
 BY_NAME = ("office", "unseen")  # written only if asked for
 

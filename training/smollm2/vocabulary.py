@@ -59,11 +59,11 @@ def _is_text(token: str, table: dict[str, int]) -> bool:
     return _TEXT.fullmatch(text) is not None and not re.search(r" {2}|[\n][^\n]|[^\n][\n]", text)
 
 
-def reduce_vocabulary(model: LanguageModel, counts: Counter[int], frequent: int) -> list[int]:
+def reduce_vocabulary(model: LanguageModel, counts: Counter[int], frequent: int, least: int = 1) -> list[int]:
     """Ids to keep, ascending, the special ones left out.
 
     All bytes, the first `frequent` tokens that are text (ids follow the merges, so the most frequent ones), every text
-    token that `counts` saw, and whatever these are merged from.
+    token that `counts` saw `least` times, and whatever these are merged from.
     """
     table = byte_characters()
     index = {token: i for i, token in enumerate(model.tokens)}
@@ -73,7 +73,7 @@ def reduce_vocabulary(model: LanguageModel, counts: Counter[int], frequent: int)
         parts[index[a + b]] = index[a], index[b]
     singles = {i for token, i in index.items() if len(token) == 1}
     texts = [i for i in range(NUM_SPECIAL, len(model.tokens)) if _is_text(model.tokens[i], table)]
-    wanted = singles | set(texts[:frequent]) | {i for i in texts if counts[i]}
+    wanted = singles | set(texts[:frequent]) | {i for i in texts if counts[i] >= least}
     stack = list(wanted)
     while stack:
         for part in parts.get(stack.pop(), ()):
