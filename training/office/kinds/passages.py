@@ -114,7 +114,7 @@ def _chart(d: Document, text: str) -> tuple[str, Part]:
     if form != "pie" and (printed is None or r.chance(0.5)):
         grid = next((g for g in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000) if max(values) / g <= 8), 10**6)
         ticks = [(i * grid, str(i * grid)) for i in range(int(-(-max(values) // grid)) + 1)]
-    if unit and not shown and form != "pie":
+    if unit and not (shown and printed):  # else nothing would say what is measured
         d.line(f"({unit})", small=True)
     part = d.chart(form, labels, values, printed=printed, ticks=ticks, shade=r.pick((255, 190, 150, 110)))
     return " ".join([*labels, *(printed or [value for _, value in ticks or ()])]), part
