@@ -123,12 +123,21 @@ class ServedPrompt:
             pages = sum("pixel_values" in tensors for tensors in self.media)
             return [Piece(past, self.length, pages, merge_inputs(self.media))]
         pieces: list[Piece] = []
-        for end in [*(at for at in self.boundaries if at >= past + MIN_PREFIX), self.length]:
+        for end in [*self._boundaries_behind(past), self.length]:
             places = [i for i, (begin, _) in enumerate(self.runs) if past <= begin < end]
             runs, tensors = [self.runs[i] for i in places], [self.media[i] for i in places]
             pieces += divide(past, end, runs, tensors, self.piece_tokens)
             past = end
         return pieces
+
+    def is_question_behind(self, past: int) -> bool:
+        """Whether what follows the first ``past`` tokens is text of which nothing is kept for other requests."""
+        if self.runs is None or any(begin >= past for begin, _ in self.runs):
+            return False
+        return not self._boundaries_behind(past)
+
+    def _boundaries_behind(self, past: int) -> list[int]:
+        return [at for at in self.boundaries if at >= past + MIN_PREFIX]
 
 
 class PromptMaker:
