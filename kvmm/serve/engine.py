@@ -323,9 +323,10 @@ class Engine:
         if len(generations) == 1:
             (one,), (piece,) = generations, pieces
             return read_piece(self._model, one.cache, one.prompt.prompt, piece, {"position_ids": one.positions})[:, -1]
-        self._metrics.joint_reads.add(len(generations))
         caches, prompts = [one.cache for one in generations], [one.prompt.prompt for one in generations]
-        return read_pieces(self._model, caches, prompts, pieces, [one.positions for one in generations])
+        logits = read_pieces(self._model, caches, prompts, pieces, [one.positions for one in generations])
+        self._metrics.joint_reads.add(len(generations))
+        return logits
 
     def _pack(self, generations: list[Generation], length: int) -> None:
         """Pack a prompt whose first ``length`` tokens have been read, and keep that for other requests."""

@@ -15,7 +15,7 @@ import torch
 
 from kvmm.models.generation import model_lock
 from kvmm.models.question import PIECE_TOKENS
-from kvmm.models.sampling import GREEDY
+from kvmm.models.sampling import GREEDY, Choice, Sampler
 from kvmm.serve import engine
 from kvmm.serve.generation import Delta, Finish, Generation
 from kvmm.serve.protocol import parse_request
@@ -158,6 +158,28 @@ def test_a_question_that_fails_fails_by_itself(omni: Any, expected: list[httpx.R
         assert asked < running.metrics()["kvmm_prompt_tokens_total"] - before < 1.3 * asked  # counted once each
         assert shown(running.post(CASES[0])) == shown(expected[0])
         running.wait_for(lambda: not any(vars(running.service.engine.status()).values()))
+
+
+def test_an_answer_that_fails_in_a_step_fails_by_itself(
+    omni: Any, expected: list[httpx.Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = Sampler.choose
+
+    def fail(sampler: Sampler, logits: torch.Tensor) -> Choice:
+        if sampler.sampling.seed == 13:
+            drawn[0] += 1
+            if drawn[0] == 2:  # its first token came behind the prompt
+                raise ValueError("no luck")
+        return choose(sampler, logits)
+
+    drawn = [0]
+    monkeypatch.setattr(Sampler, "choose", fail)
+    with serving(omni) as running:
+        read_pages(running)
+        drawing = chat("What is the first line?", image(PAGES[0]), temperature=0.1, seed=13)
+        *found, failed = at_once(running, omni[0], [*CASES[:3], drawing])
+    assert failed.status_code == 500 and drawn == [2]
+    assert [shown(one) for one in found] == [shown(one) for one in expected[:3]]
 
 
 @pytest.mark.parametrize("gone", [1, len(CASES) - 1])
