@@ -67,7 +67,7 @@ def read_pieces(
     ]
     places = [one[..., piece.start : piece.end] for one, piece in zip(positions, pieces, strict=True)]
     counts = [piece.count for piece in pieces]
-    last = torch.tensor(counts, device=model.device).cumsum(0) - 1
+    last = torch.tensor(counts).cumsum(0) - 1  # indexes on any device: a model may be spread over several
     shortens = "logits_to_keep" in inspect.signature(model.forward).parameters
     output = model(
         input_ids=torch.cat(ids, 1),

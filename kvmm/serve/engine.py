@@ -259,7 +259,8 @@ class Engine:
         """
         served, past = generation.prompt, 0
         if served.keys is not None:
-            past = self._prefixes.longest(generation.scope, served.keys, served.length - MIN_PIECE)
+            least = served.length - most
+            past = self._prefixes.longest(generation.scope, served.keys, served.length - MIN_PIECE, least)
         return served.length - past <= most and served.is_question_behind(past)
 
     def _begin(self, generations: list[Generation]) -> None:

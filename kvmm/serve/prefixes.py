@@ -82,18 +82,19 @@ class PrefixStore:
         self.counts.misses += 1
         return None
 
-    def longest(self, scope: str, keys: PrefixKeys, most: int) -> int:
-        """The length of what :meth:`find` finds, unless its file turns out to be damaged; nothing is counted."""
+    def longest(self, scope: str, keys: PrefixKeys, most: int, least: int = 0) -> int:
+        """The length of what :meth:`find` finds, unless its file turns out to be damaged, and 0 for one of fewer than
+        ``least`` tokens; nothing is counted."""
         on_disk = self.disk.has if self.disk is not None else lambda name: False
-        names = self._names(scope, keys, most)
+        names = self._names(scope, keys, most, least)
         return next((name[1] for name in names if name in self._prefixes or on_disk(name)), 0)
 
-    def _names(self, scope: str, keys: PrefixKeys, most: int) -> list[Name]:
-        """What the prefixes of a prompt that have at most ``most`` tokens would be called, the longest first."""
+    def _names(self, scope: str, keys: PrefixKeys, most: int, least: int = 0) -> list[Name]:
+        """What the prefixes of a prompt that have ``least`` to ``most`` tokens would be called, the longest first."""
         lengths = set(self._lengths.get(scope, ()))
         if self.disk is not None:
             lengths |= self.disk.lengths(scope)
-        found = keys.at(length for length in lengths if length <= most)
+        found = keys.at(length for length in lengths if least <= length <= most)
         return [(scope, length, found[length]) for length in sorted(found, reverse=True)]
 
     def add(self, scope: str, key: str, length: int, cache: KVMMCache, *, write: bool = False) -> None:

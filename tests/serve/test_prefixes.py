@@ -95,6 +95,7 @@ def test_a_prefix_is_found_in_its_own_scope_alone(filled: KVMMCache) -> None:
     assert store.find(SCOPE, keys(fingerprint=b"g"), 200) is None
     looked = [(OTHER, longer, 201), (SCOPE, longer, 199), (SCOPE, keys(fingerprint=b"g"), 200), (SCOPE, longer, 201)]
     assert [store.longest(*one) for one in looked] == [0, 0, 0, 200]  # which counts nothing
+    assert [store.longest(SCOPE, longer, 201, least) for least in (200, 201)] == [200, 0]
     cache, length = store.find(SCOPE, longer, 201)
     assert length == 200 and cache.get_seq_length() == 200
     assert (store.counts.hits, store.counts.misses) == (1, 3)
