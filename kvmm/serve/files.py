@@ -1,8 +1,8 @@
 """Files that came before, as they were decoded and as the model's processor made tensors of them.
 
 A second question about a document finds its packed tokens, but the processor, which also says how many tokens a picture
-has, wants the pictures again. On a CPU decoding a page and making its pixels takes as long as the whole answer, so both
-are kept for a while, the least recently used dropped beyond a number of bytes.
+has, wants the pictures again. Decoding a page and making its pixels takes longer than reading a question, so both are
+kept for a while, the least recently used dropped beyond a number of bytes.
 """
 
 from __future__ import annotations

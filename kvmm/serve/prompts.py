@@ -169,7 +169,7 @@ class PromptMaker:
 
         Args:
             request: what was asked.
-            owner: who takes the places in which files are decoded, and finds those that he sent before.
+            owner: who takes the places in which files are decoded, and finds those sent before.
             stop: set it to end decoding; a ``KVMMError`` is then raised.
 
         Raises:

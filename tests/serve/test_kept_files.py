@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from PIL import Image
 from transformers import BatchFeature
 
 from kvmm.media import Media
+from kvmm.models import load_model
 from kvmm.serve import prompts
 from kvmm.serve.files import KeptFiles
 from kvmm.serve.prompts import PromptMaker, ServedPrompt
 from kvmm.serve.protocol import parse_request
+from tests.models import checkpoints
 from tests.serve.running import audio, chat, image, pdf
 
 
@@ -62,6 +65,23 @@ def test_a_file_that_came_before_is_not_made_again(omni: Any, counted: dict[str,
     assert counted["load_media"] == 2 * len(files)
     assert torch.equal(second.prompt.ids, fresh.prompt.ids) and second.prompt.ids.shape[1] != first.prompt.ids.shape[1]
     for mine, theirs in zip(second.media, fresh.media, strict=True):
+        assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "llava", "llava_next", "internvl", "gemma3"])
+def test_every_family_of_processors_finds_its_tensors(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "window_of", lambda model: 10**6)  # those of tiny models hold no page
+    model, processor = load_model(checkpoints.save(family, tmp_path), device="cpu", dtype=torch.float32)
+    maker, kind, calls = PromptMaker(model, processor, b""), type(processor.image_processor), []
+    call = kind.__call__
+    monkeypatch.setattr(
+        kind, "__call__", lambda part, *args, **options: calls.append(0) or call(part, *args, **options)
+    )
+    first, second = (made(maker, "What is it?", image()) for _ in range(2))
+    assert len(calls) == 1 and first.media and torch.equal(first.prompt.ids, second.prompt.ids)
+    for mine, theirs in zip(second.media, first.media, strict=True):
         assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
