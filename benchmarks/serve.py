@@ -14,6 +14,9 @@ vocabulary, which is the embedded model's, as its tokenizer is. It is asked abou
 its answers never end by themselves, and in bfloat16 they need not be those of one client: its choices are close calls,
 which a product of several rows may round the other way.
 
+``starts``: as many clients as there are ask at the same moment, each of them once, for one token. Seconds to the median
+and to the last of their answers.
+
 ``steps``: the engine alone, with answers of exactly ``--new-tokens`` tokens after the same prompts: tokens per second
 of 1, 4, 16 answers at once. This is what batching gains where answers are long. ``graphs`` is the same with CUDA graphs
 from the fifth step of several answers on, so that their capture is part of it; on a CPU there is no difference.
@@ -55,7 +58,8 @@ from kvmm.serve.server import Options, build_service
 PAGES = ("invoice.png", "receipt.png", "table.png", "letter.png", "form.png")
 QUESTIONS = ("What is the total?", "What is the date?", "Who is it from?", "What is the first line?")
 TEXT = ROOT / "benchmarks" / "texts" / "persuasion.txt"
-MEASURES = ("answers", "answers_plain", "steps", "graphs")
+MEASURES = ("answers", "answers_plain", "starts", "steps", "graphs")
+SECONDS = ("median_seconds", "last_seconds")  # of ``starts``
 NAME = "model"
 
 
@@ -66,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--random", choices=list(SHAPES), help="a text model of this shape with random weights")
     parser.add_argument("--prompt-tokens", type=int, default=2048, help="of a text, with --random")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer over HTTP")
-    parser.add_argument("--measure", nargs="+", default=["answers", "steps"], choices=MEASURES)
+    parser.add_argument("--measure", nargs="+", default=["answers", "starts", "steps"], choices=MEASURES)
     parser.add_argument("--policy", default="balanced")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 16])
@@ -99,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measures = {
             "answers": lambda clients: _captured_answers(service, client, bodies, clients, texts),
             "answers_plain": lambda clients: _answers(client, bodies, clients, texts),
+            "starts": lambda clients: _starts(client, bodies, clients),
             "steps": lambda clients: _steps(service, bodies, clients, options.new_tokens),
             "graphs": lambda clients: _steps(service, bodies, clients, options.new_tokens, captures=True),
         }
@@ -122,6 +127,7 @@ def _median(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "per_second": found,
         "rounds": [row["per_second"] for row in rows],
         **{name: min(row[name] for row in rows) for name in ("equal", "equal_share") if name in rows[0]},
+        **{name: statistics.median(row[name] for row in rows) for name in SECONDS if name in rows[0]},
     }
 
 
@@ -190,6 +196,20 @@ def _answers(
         seconds = time.perf_counter() - begin
     share = sum(map(operator.eq, texts, expected)) / len(expected)
     return {"per_second": len(bodies) / seconds, "equal": share == 1, "equal_share": share}
+
+
+def _starts(client: httpx.Client, bodies: Sequence[dict[str, Any]], clients: int) -> dict[str, Any]:
+    """Seconds to the median and the last of so many answers of one token that are asked for at once."""
+    begin = time.perf_counter()
+
+    def ask(body: dict[str, Any]) -> float:
+        _ask(client, {**body, "max_tokens": 1})
+        return time.perf_counter() - begin
+
+    with ThreadPoolExecutor(clients) as threads:
+        seconds = list(threads.map(ask, bodies[:clients]))
+    found = dict(zip(SECONDS, (statistics.median(seconds), max(seconds)), strict=True))
+    return {"per_second": clients / max(seconds), **found}
 
 
 def _captured_answers(service: Service, *asked: Any) -> dict[str, Any]:

@@ -297,7 +297,9 @@ def test_phases_of_a_program_without_int8_products():
 
 def test_serve(run):
     rows = {row["name"]: row for row in run("serve", "--smoke")["results"]}
-    assert set(rows) == {"answers 1", "answers 2", "steps 1", "steps 2"}
+    assert set(rows) == {f"{name} {clients}" for name in ("answers", "starts", "steps") for clients in (1, 2)}
+    start = rows["starts 2"]
+    assert 0 < start["median_seconds"] <= start["last_seconds"] == pytest.approx(2 / start["per_second"])
     assert rows["answers 1"]["equal"] and rows["answers 2"]["equal"]
     assert rows["steps 2"]["ratio"] == rows["steps 2"]["per_second"] / rows["steps 1"]["per_second"]
 

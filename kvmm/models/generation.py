@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import inspect
 import math
 import queue
 import threading
@@ -32,6 +31,7 @@ from kvmm.models.confidence import Confidence, ConfidenceMap, LogprobRecorder
 from kvmm.models.pieces import Piece
 from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
 from kvmm.models.prompting import Prompt, eos_token_ids
+from kvmm.models.reading import on_device, read_piece
 from kvmm.models.sampling import GREEDY, Sampler, SamplerProcessor, Sampling
 from kvmm.models.speculative import DraftedSteps, Drafter, Speculation
 from kvmm.models.text import TextStream
@@ -163,15 +163,15 @@ def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T:
 
 
 @contextlib.contextmanager
-def stoppable(model: PreTrainedModel, stop: threading.Event) -> Iterator[Callable[[], None]]:
-    """Inside, a forward pass of ``model`` raises :class:`Stopped` at its next block once ``stop`` is set.
+def stoppable(model: PreTrainedModel, stop: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+    """Inside, a forward pass of ``model`` raises :class:`Stopped` at its next block once ``stop()`` is true.
 
     Encoders and decoder are lists of blocks, so this takes effect within the time of one. What a pass has written to a
     cache by then is a part of it only. Yields a function that ends it early.
     """
 
     def check(module: nn.Module, args: Any) -> None:
-        if stop.is_set():
+        if stop():
             raise Stopped
 
     blocks = [block for blocks in model.modules() if isinstance(blocks, nn.ModuleList) for block in blocks]
@@ -185,38 +185,6 @@ def stoppable(model: PreTrainedModel, stop: threading.Event) -> Iterator[Callabl
         yield end
     finally:
         end()
-
-
-def read_piece(
-    model: PreTrainedModel, cache: Cache, prompt: Prompt, piece: Piece, places: dict[str, torch.Tensor]
-) -> torch.Tensor:
-    """Forward the tokens of a piece into a cache that holds those before it.
-
-    Args:
-        model: of the cache.
-        cache: it is written to.
-        prompt: of which the piece is.
-        piece: its tokens and their media.
-        places: ``position_ids`` of at least all tokens up to its end, or nothing.
-
-    Returns:
-        logits ``[1, n, V]``, of the last token alone where the model can leave the others out.
-    """
-    start, end = piece.start, piece.end
-    inputs = {name: value[:, start:end] for name, value in prompt.inputs.items()}
-    inputs["attention_mask"] = prompt.inputs["attention_mask"][:, :end]
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        inputs["logits_to_keep"] = 1
-    places = {name: value[..., start:end] for name, value in places.items()}
-    media = on_device(model, piece.inputs)
-    output = model(**inputs, **media, **places, past_key_values=cache, use_cache=True, return_dict=True)
-    return output.logits
-
-
-def on_device(model: PreTrainedModel, media: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pixels and audio features where the model is, in its dtype."""
-    device, dtype = model.device, model.dtype
-    return {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
 
 
 class Worker(threading.Thread):
@@ -309,7 +277,7 @@ class Worker(threading.Thread):
         prompt, drafts = self.prompt, self.drafter is not None
         if self.key_norms is not None:
             self.key_norms.crop(self.cache.get_seq_length())
-        with kept_rope_deltas(self.model), stoppable(self.model, self.stop) as self._begin_decoding:
+        with kept_rope_deltas(self.model), stoppable(self.model, self.stop.is_set) as self._begin_decoding:
             places = prompt_position_ids(self.model, prompt)
             logits = None
             with torch.no_grad():

@@ -33,6 +33,11 @@ class Piece:
     pages: int = 0
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        """New tokens."""
+        return self.end - self.start
+
 
 def placeholder_runs(ids: torch.Tensor, config: Any, kinds: Sequence[str]) -> list[tuple[int, int]] | None:
     """Where the placeholders of each medium begin and end.

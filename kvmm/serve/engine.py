@@ -4,6 +4,9 @@ In each round it reads one piece of the oldest prompt that is not read yet, then
 answer, in one call of the model (:class:`kvmm.cache.batch.CacheBatch`). So a long document does not hold up the answers
 that run, and an answer joins or leaves between two steps.
 
+Questions about documents that have been read are a few tokens each, and a call of the model costs about as much for one
+of them as for many. So those that wait are read in one call, as many of them as a piece has tokens.
+
 A prompt is packed at its boundaries, and what follows is read over packed pages whether or not the beginning was found
 among the kept prefixes: an answer does not depend on what was asked before it.
 """
@@ -16,19 +19,21 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
 
 from kvmm.cache import KVMMCache
-from kvmm.cache.batch import CacheBatch, able_to_graph, keep_in_place
+from kvmm.cache.batch import CacheBatch, able_to_graph, able_to_read_together, keep_in_place
 from kvmm.cuda_graphs.batch import BatchGraphs
 from kvmm.errors import KVMMError
 from kvmm.modality import placeholder_ids
 from kvmm.models.confidence import LogprobRecorder, best_logprobs, confidence_map_of
-from kvmm.models.generation import OUT_OF_MEMORY, Stopped, eos_token_ids, model_lock, read_piece, stoppable
-from kvmm.models.pieces import MIN_PIECE
+from kvmm.models.generation import OUT_OF_MEMORY, Stopped, eos_token_ids, model_lock, stoppable
+from kvmm.models.pieces import MIN_PIECE, Piece
 from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
+from kvmm.models.reading import read_piece, read_pieces
 from kvmm.models.sampling import Choice
 from kvmm.models.speculative import DraftedSteps, Drafter
 from kvmm.policy import KVPolicy
@@ -175,11 +180,12 @@ class Engine:
             self._reading.append(chosen)
 
     def _round(self) -> None:
-        """Read one piece of one prompt, then generate one token in every answer."""
+        """Read one piece of one prompt, or some questions, then generate one token in every answer."""
         self._leave([one for one in (*self._reading, *self._decoding) if one.cancelled.is_set()])
         with model_lock(self._model), torch.no_grad():
             if self._reading:
-                self._guarded(self._read, self._reading[:1])
+                with kept_rope_deltas(self._model):
+                    self._guarded(self._read, self._next_to_read())
             if self._decoding:
                 alone = len(self._decoding) == 1 and self._decoding[0].sampling.is_plain
                 drafts = alone and self._make_drafter is not None
@@ -221,15 +227,50 @@ class Engine:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, generation: Generation) -> None:
-        """Find what has been read before, and divide the rest."""
+    def _next_to_read(self) -> list[Generation]:
+        """The oldest prompt and, if its next piece is text alone, the questions of others that fit into a piece."""
+        first, *others = list(self._reading)
+        if first.cache is None:
+            self._guarded(self._begin, [first])
+        if first.cache is None:  # which has failed
+            return []
+        if not self._joins(first):
+            return [first]
+        group, left = [first], first.prompt.piece_tokens - first.pieces[0].count
+        for one in others:
+            if one.cache is None and not one.alone and self._is_question(one, left):
+                self._guarded(self._begin, [one])
+            if self._joins(one) and one.pieces[0].count <= left:
+                group.append(one)
+                left -= one.pieces[0].count
+        return group
+
+    def _joins(self, generation: Generation) -> bool:
+        """Whether the next piece of a prompt that has been begun can be read together with those of others."""
+        if generation.cache is None or generation.alone or generation.pieces[0].inputs:
+            return False
+        # token types are for models in which some tokens of a prompt see those behind them
+        return "token_type_ids" not in generation.prompt.prompt.inputs and able_to_read_together(generation.cache)
+
+    def _is_question(self, generation: Generation, most: int) -> bool:
+        """Whether at most ``most`` tokens of a prompt have to be read, of which nothing is kept for other requests.
+
+        Else the oldest prompt may be about to leave what it would read itself, and it waits for its turn.
+        """
         served, past = generation.prompt, 0
+        if served.keys is not None:
+            least = served.length - most
+            past = self._prefixes.longest(generation.scope, served.keys, served.length - MIN_PIECE, least)
+        return served.length - past <= most and served.is_question_behind(past)
+
+    def _begin(self, generations: list[Generation]) -> None:
+        """Find what has been read of one prompt before, and divide the rest."""
+        (generation,) = generations
+        served, past, cache = generation.prompt, 0, None
         if served.keys is not None:
             found = self._prefixes.find(generation.scope, served.keys, served.length - MIN_PIECE)
             if found is not None:
-                generation.cache, past = found
-        if generation.cache is None:
-            generation.cache = KVMMCache.for_model(self._model, self._policy, graph=False)
+                cache, past = found
         generation.cached_tokens = past
         if self._confidence is not None and generation.sampling.is_greedy:
             generation.recorder = LogprobRecorder()
@@ -237,31 +278,62 @@ class Engine:
         if places is None:
             places = torch.arange(served.length, device=self._model.device)[None]
         generation.positions = extended_position_ids(places, generation.max_tokens)
-        generation.pieces.extend(served.pieces_from(past))
-        self._metrics.prompt_tokens.add(served.length)
-        self._metrics.cached_tokens.add(past)
+        generation.pieces = deque(served.pieces_from(past))
+        if cache is None:
+            cache = KVMMCache.for_model(self._model, self._policy, graph=False)
+        generation.cache = cache
+        if not generation.alone:  # which has been counted
+            self._metrics.prompt_tokens.add(served.length)
+            self._metrics.cached_tokens.add(past)
 
     def _read(self, generations: list[Generation]) -> None:
-        """Read the next piece of one prompt; behind the last one comes the first token."""
-        (generation,) = generations
-        if generation.cache is None:
-            with kept_rope_deltas(self._model):
-                self._begin(generation)
-        piece, served = generation.pieces.popleft(), generation.prompt
-        with kept_rope_deltas(self._model), stoppable(self._model, generation.cancelled):
-            places = {"position_ids": generation.positions}
-            logits = read_piece(self._model, generation.cache, served.prompt, piece, places)
-        if piece.end in served.boundaries and generation.pieces:
-            generation.cache.pack()
-            self._keep(generation, generation.cache.fork(), piece.end, write=True)
-        if generation.pieces:
+        """Read the next piece of each prompt; behind the last one comes the first token."""
+        if not generations:
             return
+        pieces = [one.pieces.popleft() for one in generations]
+        try:
+            with stoppable(self._model, lambda: all(one.cancelled.is_set() for one in generations)):
+                logits = self._logits_behind(generations, pieces)
+        except Exception as error:
+            if len(generations) == 1 or isinstance(error, Stopped):
+                raise
+            logger.warning("Questions that were read together failed and are read one by one: %s", error)
+            for one in generations:  # the one whose fault it was fails by itself
+                one.cache, one.alone = None, True
+            return
+        read = []
+        for row, (one, piece) in enumerate(zip(generations, pieces, strict=True)):
+            if not one.pieces:
+                read.append(row)
+            elif piece.end in one.prompt.boundaries:
+                self._guarded(partial(self._pack, length=piece.end), [one])
+        if not read:
+            return
+        done = [generations[row] for row in read]
         with self._changed:
-            self._reading.remove(generation)
-            self._decoding.append(generation)
-        served.media.clear()  # pixels have served
-        self._metrics.first_token.observe(time.perf_counter() - generation.arrived)
-        self._take(generations, logits[:, -1])
+            for one in done:
+                self._reading.remove(one)
+            self._decoding += done
+        for one in done:
+            one.prompt.media.clear()  # pixels have served
+            self._metrics.first_token.observe(time.perf_counter() - one.arrived)
+        self._take(done, logits[read])
+
+    def _logits_behind(self, generations: list[Generation], pieces: list[Piece]) -> torch.Tensor:
+        """Forward a piece of each prompt; logits ``[B, V]`` behind each of them."""
+        if len(generations) == 1:
+            (one,), (piece,) = generations, pieces
+            return read_piece(self._model, one.cache, one.prompt.prompt, piece, {"position_ids": one.positions})[:, -1]
+        caches, prompts = [one.cache for one in generations], [one.prompt.prompt for one in generations]
+        logits = read_pieces(self._model, caches, prompts, pieces, [one.positions for one in generations])
+        self._metrics.joint_reads.add(len(generations))
+        return logits
+
+    def _pack(self, generations: list[Generation], length: int) -> None:
+        """Pack a prompt whose first ``length`` tokens have been read, and keep that for other requests."""
+        (one,) = generations
+        one.cache.pack()
+        self._keep(one, one.cache.fork(), length, write=True)
 
     def _keep(self, generation: Generation, cache: KVMMCache, length: int, *, write: bool = False) -> None:
         keys = generation.prompt.keys
@@ -342,10 +414,15 @@ class Engine:
                     one.recorder.keep(logprob)
         self._metrics.generated_tokens.add(len(generations))
         for one, row, token in zip(generations, scores, likely, strict=True):
-            choice = Choice(token) if one.sampling.is_plain else one.sampler.choose(row)
-            reason = one.take(choice, self.ends)
-            if reason is not None:
-                self._end(one, reason)
+            self._guarded(partial(self._choose, row=row, likely=token), [one])
+
+    def _choose(self, generations: list[Generation], row: torch.Tensor, likely: int) -> None:
+        """Choose one answer's next token by its scores ``[V]``, the greatest of which is ``likely``'s."""
+        (one,) = generations
+        choice = Choice(likely) if one.sampling.is_plain else one.sampler.choose(row)
+        reason = one.take(choice, self.ends)
+        if reason is not None:
+            self._end(one, reason)
 
     def _end(self, generation: Generation, reason: str) -> None:
         """Tell the end of an answer, free its place, and keep its cache for who goes on from there."""

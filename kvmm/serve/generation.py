@@ -72,6 +72,7 @@ class Generation:
     pieces: deque[Piece] = field(default_factory=deque)
     tokens: list[int] = field(default_factory=list)
     cached_tokens: int = 0
+    alone: bool = False  # its prompt is read again without those of others, because reading them together failed
     steps: DraftedSteps | None = None  # where drafts are checked
     recorder: LogprobRecorder | None = None  # of a greedy answer, where the model has a confidence map
     confidence: Confidence | None = None  # of the whole answer

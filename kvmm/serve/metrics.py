@@ -80,12 +80,15 @@ class Metrics:
         self.cached_tokens = Counter("kvmm_cached_tokens_total", "Tokens of prompts that a kept prefix held.")
         self.generated_tokens = Counter("kvmm_generated_tokens_total", "Generated tokens.")
         self.steps = Counter("kvmm_decode_steps_total", "Decode steps, of one token in every running answer.")
+        self.joint_reads = Counter(
+            "kvmm_joint_reads_total", "Pieces of prompts that were read in one call with others."
+        )
         self.drafted_tokens = Counter("kvmm_drafted_tokens_total", "Drafted tokens that were checked.")
         self.accepted_tokens = Counter("kvmm_accepted_tokens_total", "Drafted tokens that were right.")
         self.first_token = Histogram("kvmm_time_to_first_token_seconds", "From the request to its first token.")
         self.duration = Histogram("kvmm_request_seconds", "From the request to the end of its answer.")
         own = (self.requests, self.prompt_tokens, self.cached_tokens, self.generated_tokens, self.steps)
-        own += (self.drafted_tokens, self.accepted_tokens)
+        own += (self.joint_reads, self.drafted_tokens, self.accepted_tokens)
         self._all: list[Counter | Gauge | Histogram] = [*own, self.first_token, self.duration]
 
     def gauge(self, name: str, text: str, read: Callable[[], float], kind: str = "gauge") -> None:

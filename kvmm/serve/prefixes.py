@@ -71,21 +71,31 @@ class PrefixStore:
 
     def find(self, scope: str, keys: PrefixKeys, most: int) -> tuple[KVMMCache, int] | None:
         """A fork of the longest prefix of a prompt that has at most ``most`` tokens, and its length."""
-        lengths = set(self._lengths.get(scope, ()))
-        if self.disk is not None:
-            lengths |= self.disk.lengths(scope)
-        found = keys.at(length for length in lengths if length <= most)
-        for length in sorted(found, reverse=True):
-            name = (scope, length, found[length])
+        for name in self._names(scope, keys, most):
             prefix = self._prefixes.get(name) or self._from_disk(name)
             if prefix is None:
                 continue
             if name in self._prefixes:
                 self._prefixes.move_to_end(name)
             self.counts.hits += 1
-            return prefix.cache.fork(), length
+            return prefix.cache.fork(), name[1]
         self.counts.misses += 1
         return None
+
+    def longest(self, scope: str, keys: PrefixKeys, most: int, least: int = 0) -> int:
+        """The length of what :meth:`find` finds, unless its file turns out to be damaged, and 0 for one of fewer than
+        ``least`` tokens; nothing is counted."""
+        on_disk = self.disk.has if self.disk is not None else lambda name: False
+        names = self._names(scope, keys, most, least)
+        return next((name[1] for name in names if name in self._prefixes or on_disk(name)), 0)
+
+    def _names(self, scope: str, keys: PrefixKeys, most: int, least: int = 0) -> list[Name]:
+        """What the prefixes of a prompt that have ``least`` to ``most`` tokens would be called, the longest first."""
+        lengths = set(self._lengths.get(scope, ()))
+        if self.disk is not None:
+            lengths |= self.disk.lengths(scope)
+        found = keys.at(length for length in lengths if least <= length <= most)
+        return [(scope, length, found[length]) for length in sorted(found, reverse=True)]
 
     def add(self, scope: str, key: str, length: int, cache: KVMMCache, *, write: bool = False) -> None:
         """Keep a packed cache, which nobody writes to from now on.

@@ -9,6 +9,7 @@ import hashlib
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from kvmm.models.pieces import MIN_PIECE, Piece, divide, merge_inputs, placehold
 from kvmm.models.prompting import Prompt, Turn
 from kvmm.models.question import LARGE_PIECE_TOKENS, MIN_ANSWER_TOKENS, PIECE_TOKENS, prompt_of, window_of
 from kvmm.serve.errors import APIError, bad_request
+from kvmm.serve.files import KeptFiles
 from kvmm.serve.protocol import ChatRequest, File, Message
 
 TEXT_BLOCK = 1024  # tokens of text after which a prompt is packed and kept
@@ -123,12 +125,21 @@ class ServedPrompt:
             pages = sum("pixel_values" in tensors for tensors in self.media)
             return [Piece(past, self.length, pages, merge_inputs(self.media))]
         pieces: list[Piece] = []
-        for end in [*(at for at in self.boundaries if at >= past + MIN_PREFIX), self.length]:
+        for end in [*self._boundaries_behind(past), self.length]:
             places = [i for i, (begin, _) in enumerate(self.runs) if past <= begin < end]
             runs, tensors = [self.runs[i] for i in places], [self.media[i] for i in places]
             pieces += divide(past, end, runs, tensors, self.piece_tokens)
             past = end
         return pieces
+
+    def is_question_behind(self, past: int) -> bool:
+        """Whether what follows the first ``past`` tokens is text of which nothing is kept for other requests."""
+        if self.runs is None or any(begin >= past for begin, _ in self.runs):
+            return False
+        return not self._boundaries_behind(past)
+
+    def _boundaries_behind(self, past: int) -> list[int]:
+        return [at for at in self.boundaries if at >= past + MIN_PREFIX]
 
 
 class PromptMaker:
@@ -138,10 +149,15 @@ class PromptMaker:
         model, processor: as ``load_model`` returns them.
         fingerprint: as for :class:`PrefixKeys`.
         max_pages: of one PDF.
+
+    Attributes:
+        files: that came before.
     """
 
     def __init__(self, model: PreTrainedModel, processor: Any, fingerprint: bytes, max_pages: int | None = None):
-        self._model, self._processor = model, processor
+        self.files = KeptFiles()
+        plain = isinstance(processor, PreTrainedTokenizerBase)
+        self._model, self._processor = model, processor if plain else self.files.processor(processor)
         self._fingerprint, self._max_pages = fingerprint, max_pages
         self._family = family_of(model.config)
         self._tokenizer = getattr(processor, "tokenizer", processor)
@@ -153,14 +169,14 @@ class PromptMaker:
 
         Args:
             request: what was asked.
-            owner: who takes the places in which files are decoded.
+            owner: who takes the places in which files are decoded, and finds those sent before.
             stop: set it to end decoding; a ``KVMMError`` is then raised.
 
         Raises:
             APIError: a file cannot be used, the model cannot read its kind, or the prompt is too long.
         """
         with decoding.owned_by(owner), decoding.stopped_by(stop):
-            shown = [[self._parts(part) for part in message.parts] for message in request.messages]
+            shown = [[self._parts(part, owner) for part in message.parts] for message in request.messages]
         for message in request.messages:
             self._check_texts(message)
         templated = [self._templated(one, parts) for one, parts in zip(request.messages, shown, strict=True)]
@@ -175,16 +191,13 @@ class PromptMaker:
                 raise bad_request(str(error), "messages") from None
             except (ValueError, IndexError, RuntimeError, TypeError) as error:
                 raise bad_request(f"The model's processor cannot read this prompt ({one_line(error)}).") from error
-            finally:
-                for item in media:
-                    item.media.release()
             earlier = self._earlier_ids(templated)
         self._check_length(turn.ids.shape[1])
         return self._served(turn, tensors, by_message, earlier)
 
     # -- files and texts ----------------------------------------------------------------------------------------------
 
-    def _parts(self, part: str | File) -> str | list[Shown]:
+    def _parts(self, part: str | File, owner: str) -> str | list[Shown]:
         if isinstance(part, str):
             return part
         try:
@@ -192,7 +205,8 @@ class PromptMaker:
         except (binascii.Error, ValueError):
             raise bad_request(f"{part.where}: the file is not base64.", part.where) from None
         try:
-            items = load_media(content, max_pages=self._max_pages)
+            load = partial(load_media, content, max_pages=self._max_pages)
+            whole, items = self.files.media(owner, content, load)
         except KVMMError as error:
             line = str(error).replace("The upload", part.name)
             raise bad_request(f"{part.where}: {line}", part.where, "invalid_file") from None
@@ -203,7 +217,6 @@ class PromptMaker:
         for kind in sorted(kinds - set(self._family.modalities)):
             readable = ", ".join(("text", *self._family.modalities))
             raise bad_request(f"{part.where}: this model reads {readable}, not {kind}.", part.where)
-        whole = hashlib.sha256(content).digest()
         return [Shown(item, hashlib.sha256(whole + f"{item.kind} {item.page}".encode()).digest()) for item in items]
 
     def _check_texts(self, message: Message) -> None:

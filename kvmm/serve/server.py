@@ -132,6 +132,7 @@ def _add_gauges(service: Service, prefixes: PrefixStore) -> None:
     metrics.gauge("kvmm_decoding", "Answers that are generated.", lambda: engine.status().decoding)
     metrics.gauge("kvmm_places", "Requests that are here, their preparation included.", lambda: service.places)
     metrics.gauge("kvmm_answers_bytes", "Bytes of the caches of running answers.", lambda: engine.status().nbytes)
+    metrics.gauge("kvmm_files_bytes", "Bytes of decoded files that are kept.", lambda: service.maker.files.nbytes)
     metrics.gauge("kvmm_prefixes", "Prefixes in memory.", lambda: len(prefixes))
     metrics.gauge("kvmm_prefixes_bytes", "Bytes of the prefixes in memory.", lambda: prefixes.nbytes)
     metrics.gauge("kvmm_prefixes_budget_bytes", "Bytes that they may have.", lambda: prefixes.budget)

@@ -171,7 +171,7 @@ def test_a_pass_is_stopped_between_blocks():
             return x
 
     stop, model = threading.Event(), Model()
-    with stoppable(model, stop) as end:
+    with stoppable(model, stop.is_set) as end:
         with pytest.raises(Stopped):
             model(torch.zeros(1, 2))
         assert model.calls == 2

@@ -93,6 +93,9 @@ def test_a_prefix_is_found_in_its_own_scope_alone(filled: KVMMCache) -> None:
     assert store.find(OTHER, longer, 201) is None
     assert store.find(SCOPE, longer, 199) is None  # at least one token has to be read
     assert store.find(SCOPE, keys(fingerprint=b"g"), 200) is None
+    looked = [(OTHER, longer, 201), (SCOPE, longer, 199), (SCOPE, keys(fingerprint=b"g"), 200), (SCOPE, longer, 201)]
+    assert [store.longest(*one) for one in looked] == [0, 0, 0, 200]  # which counts nothing
+    assert [store.longest(SCOPE, longer, 201, least) for least in (200, 201)] == [200, 0]
     cache, length = store.find(SCOPE, longer, 201)
     assert length == 200 and cache.get_seq_length() == 200
     assert (store.counts.hits, store.counts.misses) == (1, 3)
@@ -155,6 +158,7 @@ def test_prefixes_are_found_after_a_restart(filled: KVMMCache, omni: Any, tmp_pa
 
     again = reopened(tmp_path / "new" / "cache", omni[0])
     assert len(again) == 0 and again.find(OTHER, keys(), 200) is None
+    assert again.longest(SCOPE, keys(), 200) == 200 and len(again) == 0  # which loads nothing
     cache, length = again.find(SCOPE, keys(), 200)
     assert length == 200 and again.counts.disk_hits == 1 and len(again) == 1
     for mine, theirs in zip(cache.layers, filled.layers, strict=True):

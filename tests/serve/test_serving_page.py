@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvmm.models import sampling
 from kvmm.paced import LEAST_RATE, STALL_SECONDS
-from kvmm.serve import bodies, http, prompts, protocol
+from kvmm.serve import bodies, files, http, prompts, protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = " ".join((ROOT / "docs" / "serving.md").read_text(encoding="utf-8").split())
@@ -26,6 +26,7 @@ def test_limits() -> None:
         f"| files of a request | {protocol.MAX_MEDIA};",
         f"decoded at once | {http.PREPARING} |",
         f"wait to be read | {http.MAX_PREPARED >> 30} GiB |",
+        f"{files.MAX_KEPT >> 20} MiB of those used last",
         f"every {prompts.TEXT_BLOCK} tokens of a text",
     ):
         assert text in PAGE, text

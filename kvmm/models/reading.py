@@ -1,0 +1,89 @@
+"""Forward calls that read prompts: a piece of one, or pieces of text of several at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel
+
+from kvmm.cache.batch import CacheBatch
+from kvmm.models.pieces import Piece
+from kvmm.models.prompting import Prompt
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+
+def read_piece(
+    model: PreTrainedModel, cache: Cache, prompt: Prompt, piece: Piece, places: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """Forward the tokens of a piece into a cache that holds those before it.
+
+    Args:
+        model: of the cache.
+        cache: it is written to.
+        prompt: of which the piece is.
+        piece: its tokens and their media.
+        places: ``position_ids`` of at least all tokens up to its end, or nothing.
+
+    Returns:
+        logits ``[1, n, V]``, of the last token alone where the model can leave the others out.
+    """
+    start, end = piece.start, piece.end
+    inputs = {name: value[:, start:end] for name, value in prompt.inputs.items()}
+    inputs["attention_mask"] = prompt.inputs["attention_mask"][:, :end]
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        inputs["logits_to_keep"] = 1
+    places = {name: value[..., start:end] for name, value in places.items()}
+    media = on_device(model, piece.inputs)
+    output = model(**inputs, **media, **places, past_key_values=cache, use_cache=True, return_dict=True)
+    return output.logits
+
+
+def read_pieces(
+    model: PreTrainedModel,
+    caches: Sequence[Cache],
+    prompts: Sequence[Prompt],
+    pieces: Sequence[Piece],
+    positions: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """Forward the tokens of a piece of each of several prompts into caches that hold those before it, in one call.
+
+    Args:
+        model: of the caches.
+        caches: :func:`kvmm.cache.batch.able_to_read_together`; they are written to.
+        prompts: of which the pieces are.
+        pieces: of text alone.
+        positions: of at least all tokens up to the end of each piece, ``[1, N]`` or ``[k, 1, N]``.
+
+    Returns:
+        logits ``[B, V]`` of the last token of each piece.
+    """
+    ids = [
+        prompt.inputs["input_ids"][:, piece.start : piece.end] for prompt, piece in zip(prompts, pieces, strict=True)
+    ]
+    places = [one[..., piece.start : piece.end] for one, piece in zip(positions, pieces, strict=True)]
+    counts = [piece.count for piece in pieces]
+    last = torch.tensor(counts).cumsum(0) - 1  # indexes on any device: a model may be spread over several
+    shortens = "logits_to_keep" in inspect.signature(model.forward).parameters
+    output = model(
+        input_ids=torch.cat(ids, 1),
+        position_ids=torch.cat(places, -1),
+        past_key_values=CacheBatch(caches, counts=counts),
+        use_cache=True,
+        return_dict=True,
+        **({"logits_to_keep": last} if shortens else {}),
+    )
+    return output.logits[0] if shortens else output.logits[0, last]
+
+
+def on_device(model: PreTrainedModel, media: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Pixels and audio features where the model is, in its dtype."""
+    device, dtype = model.device, model.dtype
+    return {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
+
+
+__all__ = ["on_device", "read_piece", "read_pieces"]

@@ -1,0 +1,133 @@
+"""Files that came before, as they were decoded and as the model's processor made tensors of them.
+
+A second question about a document finds its packed tokens, but the processor, which also says how many tokens a picture
+has, wants the pictures again. Decoding a page and making its pixels takes longer than reading a question, so both are
+kept for a while, the least recently used dropped beyond a number of bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from kvmm.media import Media
+
+MAX_KEPT = 512 * 2**20  # bytes of decoded files and of their tensors
+_PARTS = ("image_processor", "feature_extractor", "audio_processor")  # of a processor, each makes tensors of media
+
+
+class _Unknown(Exception):
+    """A call has an argument of which nobody knows whether it changes."""
+
+
+class KeptFiles:
+    """What was made of files, found by who sent them and their content; any number of threads may use it.
+
+    Args:
+        budget: bytes of everything that is kept.
+
+    Attributes:
+        nbytes: of what is kept now.
+    """
+
+    def __init__(self, budget: int = MAX_KEPT) -> None:
+        self.budget, self.nbytes = budget, 0
+        self._guard = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()  # the least recently used first
+
+    def media(self, owner: str, content: bytes, decode: Callable[[], list[Media]]) -> tuple[bytes, list[Media]]:
+        """The SHA-256 of a file's content, and the media in it: those kept for the same owner, or what ``decode()``
+        returns. Others may hold the same media, so nobody changes them."""
+        digest = hashlib.sha256(content).digest()
+        found = self.get((owner, digest))
+        if found is None:
+            items = decode()
+            found = self.put((owner, digest), items, sum(item.nbytes for item in items))
+        return digest, found
+
+    def processor(self, processor: Any) -> Any:
+        """A copy of a processor that keeps what its parts make of media, for calls with the same media objects."""
+        twin = copy.copy(processor)
+        for name in _PARTS:
+            if (part := vars(processor).get(name)) is not None:
+                setattr(twin, name, _KeepingPart(part, name, self))
+        return twin
+
+    def get(self, key: Hashable) -> Any | None:
+        """What is kept under a key, or None."""
+        with self._guard:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def put(self, key: Hashable, value: Any, nbytes: int) -> Any:
+        """Keep something of so many bytes, unless it is larger than the budget.
+
+        Returns:
+            what another thread has put there before, else ``value``.
+        """
+        with self._guard:
+            if key in self._kept:
+                return self._kept[key][0]
+            if nbytes <= self.budget:
+                self._kept[key] = value, nbytes
+                self.nbytes += nbytes
+            while self.nbytes > self.budget:
+                self.nbytes -= self._kept.popitem(last=False)[1][1]
+            return value
+
+
+class _KeepingPart:
+    """An image processor or a feature extractor; in everything but its calls the one that it was made of."""
+
+    def __init__(self, part: Any, name: str, kept: KeptFiles) -> None:
+        self._part, self._name, self._kept = part, name, kept
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own protocols: a copy has no part yet
+            raise AttributeError(name)
+        return getattr(self._part, name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        held: list[Any] = []  # with the result, so that no other object gets their identity
+        try:
+            key = self._name, _key_of(args, held), _key_of(options, held)
+        except _Unknown:
+            return self._part(*args, **options)
+        found = self._kept.get(key)
+        if found is None:
+            result = self._part(*args, **options)
+            found = result, held
+            tensors = sum(x.nbytes for x in result.values() if isinstance(x, torch.Tensor))
+            self._kept.put(key, found, tensors + sum(_nbytes(x) for x in held))
+        return copy.copy(found[0])  # processors take entries out of it
+
+
+def _key_of(value: Any, held: list[Any]) -> Hashable:
+    """What tells an argument from others: the identity of pixels and samples, which are put into ``held``."""
+    if isinstance(value, (Image.Image, np.ndarray)):
+        held.append(value)
+        return type(value).__name__, id(value)
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, *(_key_of(one, held) for one in value)
+    if isinstance(value, Mapping):
+        return "mapping", *((name, _key_of(one, held)) for name, one in sorted(value.items()))
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value).__name__, value
+    raise _Unknown
+
+
+def _nbytes(data: Image.Image | np.ndarray) -> int:
+    return data.nbytes if isinstance(data, np.ndarray) else 4 * data.width * data.height  # as Pillow holds RGB
+
+
+__all__ = ["MAX_KEPT", "KeptFiles"]

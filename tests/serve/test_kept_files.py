@@ -1,0 +1,174 @@
+"""Files that came before: decoded once, made into tensors once, for who sent them and within a budget."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import BatchFeature
+
+from kvmm.media import Media
+from kvmm.models import load_model
+from kvmm.serve import prompts
+from kvmm.serve.files import KeptFiles
+from kvmm.serve.prompts import PromptMaker, ServedPrompt
+from kvmm.serve.protocol import parse_request
+from tests.models import checkpoints
+from tests.serve.running import audio, chat, image, pdf
+
+
+def page(side: int) -> Media:
+    return Media("image", Image.new("RGB", (side, side)), "page.png")
+
+
+def made(maker: PromptMaker, question: str, *files: Any, owner: str = "one") -> ServedPrompt:
+    return maker.make(parse_request(chat(question, *files)), owner, threading.Event())
+
+
+@pytest.fixture
+def counted(omni: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often files were decoded and the processor's parts were called."""
+    counts = {"load_media": 0, "image_processor": 0, "feature_extractor": 0}
+
+    def count(where: Any, attribute: str, name: str) -> None:
+        call = getattr(where, attribute)
+
+        def counting(*args: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return call(*args, **options)
+
+        monkeypatch.setattr(where, attribute, counting)
+
+    count(prompts, "load_media", "load_media")
+    for name in ("image_processor", "feature_extractor"):
+        count(type(getattr(omni[1], name)), "__call__", name)
+    return counts
+
+
+@pytest.mark.parametrize(
+    "files", [(image(),), (pdf(),), (audio(),), (image(), audio()), (image(), image("receipt.png"))]
+)
+def test_a_file_that_came_before_is_not_made_again(omni: Any, counted: dict[str, int], files: Any) -> None:
+    maker = PromptMaker(*omni, b"")
+    first = made(maker, "What is it?", *files)
+    expected = dict(counted)
+    assert expected["load_media"] == len(files) and maker.files.nbytes > 0
+    for _ in range(2):
+        second = made(maker, "What is the total?", *files)
+        assert counted == expected
+    fresh = made(PromptMaker(*omni, b""), "What is the total?", *files)
+    assert counted["load_media"] == 2 * len(files)
+    assert torch.equal(second.prompt.ids, fresh.prompt.ids) and second.prompt.ids.shape[1] != first.prompt.ids.shape[1]
+    for mine, theirs in zip(second.media, fresh.media, strict=True):
+        assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "llava", "llava_next", "internvl", "gemma3"])
+def test_every_family_of_processors_finds_its_tensors(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "window_of", lambda model: 10**6)  # those of tiny models hold no page
+    model, processor = load_model(checkpoints.save(family, tmp_path), device="cpu", dtype=torch.float32)
+    maker, kind, calls = PromptMaker(model, processor, b""), type(processor.image_processor), []
+    call = kind.__call__
+    monkeypatch.setattr(
+        kind, "__call__", lambda part, *args, **options: calls.append(0) or call(part, *args, **options)
+    )
+    first, second = (made(maker, "What is it?", image()) for _ in range(2))
+    assert len(calls) == 1 and first.media and torch.equal(first.prompt.ids, second.prompt.ids)
+    for mine, theirs in zip(second.media, first.media, strict=True):
+        assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_nobody_finds_what_others_sent(omni: Any, counted: dict[str, int]) -> None:
+    maker = PromptMaker(*omni, b"")
+    for owner in ("one", "other", "one", "other"):
+        made(maker, "What is it?", image(), owner=owner)
+    assert counted["load_media"] == counted["image_processor"] == 2
+
+
+def test_media_in_another_order_are_made_for_it(omni: Any) -> None:
+    maker, files = PromptMaker(*omni, b""), [image(), image("receipt.png")]
+    made(maker, "What is it?", *files)
+    turned, fresh = (made(one, "What is it?", *files[::-1]) for one in (maker, PromptMaker(*omni, b"")))
+    for mine, theirs in zip(turned.media, fresh.media, strict=True):
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_the_least_recently_used_goes_beyond_the_budget() -> None:
+    kept, decoded = KeptFiles(budget=3 * 400), []
+
+    def find(name: bytes, side: int = 10) -> list[Media]:
+        def decode() -> list[Media]:
+            decoded.append(name)
+            return [page(side)]
+
+        return kept.media("", name, decode)[1]
+
+    found = [find(name)[0] for name in (b"a", b"b", b"c")]
+    assert kept.nbytes == 1200 and find(b"a")[0] is found[0]
+    find(b"d")
+    assert kept.nbytes == 1200 and find(b"a")[0] is found[0] and find(b"c")[0] is found[2]
+    assert find(b"b")[0] is not found[1]
+    find(b"larger than all", 40)
+    find(b"larger than all", 40)
+    assert decoded == [b"a", b"b", b"c", b"d", b"b", b"larger than all", b"larger than all"] and kept.nbytes == 1200
+
+
+def test_the_first_of_two_that_decode_at_once_is_for_both() -> None:
+    kept, early = KeptFiles(), [page(10)]
+
+    def decode() -> list[Media]:
+        kept.media("", b"a", lambda: early)  # another thread was faster
+        return [page(10)]
+
+    assert kept.media("", b"a", decode)[1] is early and kept.nbytes == 400
+
+
+class Part:
+    """An image processor whose results show how often it was called."""
+
+    size = 3
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, images: Any, **options: Any) -> BatchFeature:
+        self.calls += 1
+        return BatchFeature({"pixel_values": torch.full((2, 2), self.calls), "other": 1})
+
+
+class Processor:
+    def __init__(self) -> None:
+        self.image_processor, self.tokenizer = Part(), object()
+
+
+def test_calls_of_a_part_are_told_apart() -> None:
+    processor = Processor()
+    twin = KeptFiles().processor(processor)
+    part, pictures = twin.image_processor, [Image.new("RGB", (4, 4)) for _ in range(2)]
+    assert part.size == 3 and twin.tokenizer is processor.tokenizer and isinstance(processor.image_processor, Part)
+
+    def number(images: Any, **options: Any) -> int:
+        result = part(images, **options)
+        result.pop("other")  # as processors do with what they have used
+        return int(result["pixel_values"][0, 0])
+
+    asked = [([pictures[0]], {}), ([pictures[1]], {}), (pictures, {}), ([[pictures[0]]], {}), ([pictures[0]], {"a": 1})]
+    asked += [([pictures[0]], {"a": True}), ([np.zeros(3, np.float32)], {}), ([pictures[0]], {"a": {"b": None}})]
+    for _ in range(2):
+        assert [number(images, **options) for images, options in asked] == list(range(1, len(asked) + 1))
+    before = processor.image_processor.calls
+    assert [number(pictures, a=object()) for _ in range(2)] == [before + 1, before + 2]  # nobody knows what that is
+
+
+def test_a_picture_in_the_place_of_another_is_not_taken_for_it() -> None:
+    """Objects get the addresses of those that are gone."""
+    part = KeptFiles().processor(Processor()).image_processor
+    numbers = [int(part([Image.new("RGB", (4, 4))])["pixel_values"][0, 0]) for _ in range(20)]
+    assert numbers == list(range(1, 21))
