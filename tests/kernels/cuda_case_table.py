@@ -34,6 +34,28 @@ CASES = {
     # the kernel folds the scales of keys into the query
     "span folded": (128, 4, [(112, 2), (48, 1)], [(128, 2)], {"query": (torch.float32, "picked"), "norm": HALF}),
     "bf16 folded": (128, 3, [(128, 1)], [(128, 1)], {"query": (torch.bfloat16, "plain")}),
+    # lanes are digits of the codes of 256 channels
+    "digits of 256 channels": (
+        128,
+        4,
+        [(224, 2), (80, 1)],
+        [(240, 2), (64, 1)],
+        {"query": (torch.float32, "digits"), "norm": HALF, "value_norm": HALF},
+    ),
+    "digits of 256 channels, 7 rows": (
+        128,
+        7,
+        [(304, 2), (64, 1)],
+        [(304, 2), (64, 1)],
+        {"query": (torch.bfloat16, "digits"), "norm": HALF, "value_norm": HALF, "bias": True},
+    ),
+    "most digits": (
+        128,
+        4,
+        [(448, 2), (32, 1)],
+        [(448, 2), (32, 1)],
+        {"query": (torch.float32, "digits"), "norm": HALF, "value_norm": HALF},
+    ),
     "gathered and folded": (64, 7, [(64, 2), (96, 2)], [(64, 2)], {"query": (HALF, "picked")}),
     "page folded": (
         128,
@@ -49,6 +71,21 @@ CASES = {
         [(96, 4)],
         [(32, 4)],
         {"group": "map", "query": (torch.float32, "plain", torch.float32)},
+    ),
+    # lanes that only pad have no scales
+    "map folded, 80 channels": (
+        128,
+        4,
+        [(80, 2)],
+        [(80, 2)],
+        {"group": "map", "query": (torch.bfloat16, "plain"), "token": HALF, "norm": HALF},
+    ),
+    "map folded, 112 channels, 7 rows": (
+        64,
+        7,
+        [(112, 4)],
+        [(112, 4)],
+        {"group": "map", "query": (torch.float32, "plain", torch.float32), "token": HALF},
     ),
     # scales and zero points of keys by token, means
     "keys by token": (
@@ -244,6 +281,20 @@ CASES = {
         [(128, 4)],
         {"group": "page", "query": (HALF, "plain"), "parts": 4, "token": HALF, "token_parts": 4},
     ),
+    "groups of 32, 80 channels": (
+        128,
+        4,
+        [(80, 2)],
+        [(80, 2)],
+        {"group": "page", "query": (torch.bfloat16, "plain"), "parts": 4, "token": HALF, "bias": True},
+    ),
+    "groups of 32, 112 channels, 7 rows": (
+        64,
+        7,
+        [(112, 4)],
+        [(112, 2)],
+        {"group": "page", "query": (torch.float32, "plain"), "parts": 2, "token": HALF, "norm": HALF},
+    ),
     "groups of 16, 7 rows": (
         64,
         7,
@@ -273,6 +324,7 @@ RESIDUAL_CASES = {
     "fp16, 12 rows": ("12 rows", (64, 64), HALF, 1, False),
     "7 rows apart": ("7 rows", (128, 96), torch.bfloat16, 2, True),
     "80 channels": ("two planes", (80, 80), torch.bfloat16, 1, True),
+    "digits of 256 channels": ("digits of 256 channels", (256, 256), torch.bfloat16, 1, True),
     "256 channels": ("256 channels, 8 rows", (256, 256), torch.bfloat16, 1, False),
     "pages of 64": ("map folded, float32", (96, 64), HALF, 2, False),
     "4 pages of 64": ("pages of 64", (128, 256), torch.bfloat16, 2, True),

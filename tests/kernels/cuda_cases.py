@@ -88,6 +88,7 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
         groups_in_page=parts,
         norm=None if norm is None else stored(random(*by_token, dtype=norm)),
         bit_lanes=bits_apart,
+        channels=q8.zero_point.shape[-1] if options.get("query", ("", ""))[1] == "digits" else None,
         high_norm=stored(random(*by_token, low=0.1, high=4, dtype=norm)) if options.get("high_norm") else None,
         kept_slot=slots_to_keep(options.get("kept"), (batch, heads, pages * page), generator, device),
         point=stored(random(*by_token, low=-1, dtype=norm)) if options.get("point") else None,
@@ -107,7 +108,8 @@ def make_values(value_planes, options, sizes, makers):
     """Random values; ``makers`` are functions of :func:`make`."""
     (batch, heads, pages, page), (codes, stored, random, grouping) = sizes, makers
     value_group, value_groups = grouping(options.get("value_group"))
-    bits_apart = options.get("query", ("", ""))[1] == "bits"
+    kind = options.get("query", ("", ""))[1]
+    bits_apart = kind == "bits"
     token, norm = options.get("token"), options.get("value_norm")
     scale = zero_point = None
     value_width = sum(aligned(lanes) for lanes, _ in value_planes)
@@ -132,6 +134,7 @@ def make_values(value_planes, options, sizes, makers):
         group=value_group,
         # one norm for all heads
         norm=None if norm is None else stored(random(batch, 1, pages, page, dtype=norm)).expand(-1, heads, -1, -1),
+        has_plane_weights=kind == "digits",
         bit_weights=weights_of_bits(value_planes) if bits_apart else None,
         high_norm=high_norm,
     )
@@ -154,7 +157,8 @@ def weights_of_bits(planes):
 
 def make_query(planes, sizes, options, random, generator, device):
     """A random ``Query``; by kind: ``plain``, digit ``j`` is channel ``j``; ``picked``, digits are channels of any
-    order, with places and offsets."""
+    order, with places and offsets; ``digits``, digits of 4 bits, 2 and, in the second plane, 1 of no more than 256
+    channels."""
     batch, heads, groups, rows = sizes
     dtype, kind, parameters = (*options["query"], HALF)[:3]
     widths = [aligned(lanes) for lanes, _ in planes]
@@ -162,6 +166,15 @@ def make_query(planes, sizes, options, random, generator, device):
     index = place = offset = None
     if kind == "gathered":
         channels = planes[0][0]
+    if kind == "digits":
+        (two_bits, _), (one_bit, _) = planes
+        channels = min(256, two_bits + one_bit)
+        low = channels - one_bit
+        index = [*range(low), *range(two_bits - low), *[0] * (widths[0] - two_bits)]
+        index += [*range(low, channels), *[0] * (widths[1] - one_bit)]
+        place = [1.0] * low + [4.0] * (two_bits - low) + [0.0] * (widths[0] - two_bits)
+        place += [1.0] * one_bit + [0.0] * (widths[1] - one_bit)
+        index, place = torch.tensor(index, dtype=torch.int32, device=device), torch.tensor(place, device=device)
     if kind == "bits":
         channels = planes[0][0]
         index, place = bit_layout(tuple(lanes for lanes, _ in planes), weights_of_bits(planes), torch.device(device))

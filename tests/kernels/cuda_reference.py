@@ -64,7 +64,8 @@ def expanded(q8, qw, qz, heads, parts=1, together=1):
     else:
         lanes = z[..., q8.lane_channel.long()]
         scale = scale[..., q8.lane_channel.long()] * q8.plane_weight.double()
-    return lanes * scale.unsqueeze(3), (channels * zero.unsqueeze(3)).sum(-1)
+    lanes = torch.nn.functional.pad(lanes * scale.unsqueeze(3), (0, -lanes.shape[-1] % 32))
+    return lanes, (channels * zero.unsqueeze(3)).sum(-1)
 
 
 def bits_of(codes, counts):
@@ -146,7 +147,7 @@ def logits(q8, qw, qz, keys, pages):
     return x
 
 
-def vectors(values, pages, page):
+def vectors(keys, values, pages, page):
     """Values ``[B, H, tokens, J]`` without what belongs to tokens, its weight, and the zero points of groups."""
     codes = [flat(codes, bits, -1, pages) for codes, bits in values.planes]
     if values.bit_weights is None:
@@ -171,11 +172,13 @@ def vectors(values, pages, page):
         codes = codes * values.scale.double() + values.zero_point.double()
         codes = torch.cat((codes[..., :count] * high, codes[..., count:] * norm), -1)
         weight = torch.ones_like(weight)
-    elif in_groups_of_channels(values):  # the kernel adds the zero points itself
-        width = codes.shape[-1] // values.scale.shape[3]
+    elif adds_zero_points(keys, values):
+        lanes = values.planes[0][0].shape[-2]
+        padding = (0, codes.shape[-1] - lanes)
 
         def spread(x):
-            return x[:, :, :pages].double().transpose(3, 4).flatten(2, 3).repeat_interleave(width, -1)
+            by_token = x[:, :, :pages].double().transpose(3, 4).flatten(2, 3)
+            return torch.nn.functional.pad(by_token.repeat_interleave(lanes // x.shape[3], -1), padding)
 
         codes = codes * spread(values.scale) + spread(values.zero_point)
     elif values.axis == "token":
@@ -187,9 +190,9 @@ def vectors(values, pages, page):
     return codes, weight, zeros
 
 
-def in_groups_of_channels(values):
-    """Whether tokens of values have scales for groups of channels."""
-    return values.axis == "token" and values.scale.shape[3] > 1
+def adds_zero_points(keys, values):
+    """Whether the kernel adds the zero points of tokens to its sums: where scales differ inside of a page."""
+    return values.axis == "token" and (keys.groups_in_page > 1 or values.scale.shape[3] > 1)
 
 
 def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
@@ -199,7 +202,7 @@ def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
     batch, heads, rows, _ = x.shape
     if bias is not None:
         x = x + bias[:, None, None, : pages * page].double() * LOG2_E
-    value_codes, weight, zero_codes = vectors(values, pages, page)
+    value_codes, weight, zero_codes = vectors(keys, values, pages, page)
     m = x.new_full((batch, heads, splits, rows), float("-inf"))
     l, z = torch.zeros_like(m), torch.zeros_like(m)
     acc = x.new_zeros(batch, heads, splits, rows, value_codes.shape[-1])
@@ -218,7 +221,7 @@ def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
         p = (part - m[:, :, s, :, None]).exp2()
         l[:, :, s] = p.sum(-1)
         acc[:, :, s] = (p * weight_of(tokens)) @ value_codes[:, :, tokens]
-        if values.axis == "token" and not in_groups_of_channels(values):
+        if values.axis == "token" and not adds_zero_points(keys, values):
             z[:, :, s] = (p * per_token(values.zero_point, pages)[..., tokens]).sum(-1)
         elif zero_codes is not None:
             z[:, :, s] = (p * weight_of(tokens)) @ zero_codes[:, :, tokens]
@@ -249,8 +252,8 @@ def check(outputs, expected, zero, folded=False):
         torch.testing.assert_close(out_z, z, rtol=1e-4 * loose, atol=1e-4 * loose * z.abs().max().item())
 
 
-def has_zero(values):
+def has_zero(keys, values):
     """Whether the kernel writes sums for the zero points."""
-    if in_groups_of_channels(values) or values.high_norm is not None:
+    if adds_zero_points(keys, values) or values.high_norm is not None:
         return False
     return values.axis == "token" or values.norm is not None or values.scale is not None

@@ -101,6 +101,9 @@ CASES = {
     "rd, kept tokens": (spec("rd", 2, outliers=9, norm="l2"), {"page_size": 64, "more": 150}, False),
     "groups in a page": (spec("kivi", 2, 32), {"page_size": 128}, True),
     "groups in a page, norms": (spec("oscar", 4, 32), {"page_size": 64, "more": 90}, True),
+    "groups in a page, 80 channels": (spec("kivi", 2, 32), {"page_size": 128, "dim": 80}, True),
+    "groups of pages, 80 channels": (spec("oscar", 2, 128), {"page_size": 64, "more": 90, "dim": 80}, True),
+    "rd, 256 channels": (spec("rd", 4, fit="none", rotation="hadamard"), {"page_size": 128, "dim": 256}, True),
 }
 
 
@@ -113,7 +116,8 @@ FIRST = ("oscar", "oscar, later tokens", "one span", "two spans", "channels by g
 )
 def test_attend(variants: list[Variant], name: str, ratio: int, batch: int) -> None:
     kv, parts, folds = CASES[name]
-    assert compare(make_parts([(kv, kv)], [260], batch=batch, **parts), ratio=ratio, batch=batch, holes=0.1) < 2e-3
+    given = make_parts([(kv, kv)], [260], batch=batch, **parts)
+    assert compare(given, ratio=ratio, batch=batch, holes=0.1, dim=parts.get("dim", 64)) < 2e-3
     assert [variant.query_type != 0 for variant in variants] == [folds]
 
 

@@ -30,6 +30,10 @@ NOT_CUDA = {
     "bf16": "triton",
     **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "cuda, angle codes"),
 }
+OTHER_DIMS = {
+    80: ("rd2", "kivi2", "kivi4", "oscar2", "oscar2-g32", "ott2"),
+    256: ("small", "rd1", "rd1.5", "rd2", "balanced", "rd2.25", "rd2.5", "rd3", "kivi2", "oscar2"),
+}
 NOT_PLAIN = ("turboquant2", "turboquant2.5", "paper-turboquant2.5")  # values that only the CUDA kernel knows
 
 
@@ -68,13 +72,13 @@ def backend_of(segment, call):
     return "triton" if isinstance(keys, (PackedFormat, DenseFormat)) else "codec and triton"
 
 
-def segment_and_query(policy):
+def segment_and_query(policy, dim=DIM):
     """A packed segment, what lies behind it, and a query of one token."""
     generator = torch.Generator().manual_seed(0)
-    shape = (1, HEADS, TOKENS, DIM)
+    shape = (1, HEADS, TOKENS, dim)
     key, value = (torch.randn(shape, generator=generator).to(torch.bfloat16) for _ in range(2))
-    query = torch.randn(1, ROWS * HEADS, 1, DIM, generator=generator).to(torch.bfloat16)
-    return Segment(pack(policy, key, value)), (key[:, :, :40], value[:, :, :40], None, DIM**-0.5), query
+    query = torch.randn(1, ROWS * HEADS, 1, dim, generator=generator).to(torch.bfloat16)
+    return Segment(pack(policy, key, value)), (key[:, :, :40], value[:, :, :40], None, dim**-0.5), query
 
 
 def test_backend_of_outlier_tokens(as_on_a_gpu):
@@ -99,6 +103,12 @@ def test_backend(as_on_a_gpu, name):
     plain = not isinstance(values, PackedFormat) or values.plain_codes
     assert many.rows > triton_call.INT8_ROWS and gpu.supports(segment, many) == plain
     assert plain != (name in NOT_PLAIN)
+
+
+@pytest.mark.parametrize(("dim", "name"), [(dim, name) for dim, names in OTHER_DIMS.items() for name in names])
+def test_backend_of_other_dims(as_on_a_gpu, dim, name):
+    segment, behind, query = segment_and_query(get_policy(name), dim)
+    assert backend_of(segment, AttentionCall(query, *behind)) == "cuda"
 
 
 def test_every_exception_is_a_preset():

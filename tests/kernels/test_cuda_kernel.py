@@ -44,7 +44,7 @@ def test_matches_reference(name, pages, splits):
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32, device="cuda")
     cuda.split_kernel(q8, qw, qz, keys, values, *outputs[:3], num_pages=used, bias=bias, out_z=outputs[3])
-    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
+    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(keys, values), qw is None)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,14 @@ def test_matches_reference(name, pages, splits):
         ("12 rows", 2, 1),
         ("span folded", 2, 1),
         ("bf16 folded", 1, 1),
+        ("digits of 256 channels", 2, 1),
+        ("digits of 256 channels, 7 rows", 1, 1),
         ("gathered and folded", 2, 1),
         ("page folded", 2, 2),
         ("map folded, 7 rows", 1, 1),
         ("map folded, float32", 2, 1),
+        ("map folded, 80 channels", 2, 1),
+        ("map folded, 112 channels, 7 rows", 1, 2),
         ("keys by token", 2, 2),
         ("keys by token, 7 rows", 1, 1),
         ("two heads a store", 2, 1),
@@ -90,6 +94,8 @@ def test_matches_reference(name, pages, splits):
         ("groups of 32", 2, 1),
         ("groups of 32, norms", 1, 2),
         ("groups of 32, 4 bits", 2, 1),
+        ("groups of 32, 80 channels", 2, 1),
+        ("groups of 32, 112 channels, 7 rows", 1, 2),
         ("groups of 16, 7 rows", 2, 1),
         ("8 bits and groups of channels", 1, 1),
         ("256 channels in groups", 1, 1),
@@ -107,7 +113,33 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
     grid = grid_of(q8, keys, variant, splits)
     library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
-    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
+    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(keys, values), qw is None)
+
+
+def test_largest_sums_of_digits_on_a_cpu(tmp_path):
+    """All codes and parts of the query are as large as they get: sums of more lanes than channels fit 31 bits."""
+    pages, splits = 5, 2
+    q8, qw, qz, keys, values, _ = make("most digits", batch=1, pages=pages)
+    for codes, _ in keys.planes:
+        codes.fill_(255)
+    highest = torch.zeros(256).scatter_reduce(0, q8.lane_channel.long(), q8.plane_weight, "amax")
+    q8 = replace(q8, rows=(1 / highest).expand_as(q8.rows).contiguous(), scale=torch.ones_like(q8.scale))
+    variant = replace(variant_of(q8, keys, values), warps=2, stages=1)
+    assert variant.key_digits and sum(variant.key_lanes) == 480
+    library = library_of(variant, tmp_path / "digits.so")
+    outputs = outputs_of(q8, keys, values, splits)
+    used = torch.tensor([pages], dtype=torch.int32)
+    arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, None, outputs[3])
+    library.launch(ctypes.byref(arguments), *grid_of(q8, keys, variant, splits), variant.shared_bytes)
+    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, None), has_zero(keys, values), qw is None)
+
+
+@pytest.mark.parametrize("channels", [None, 257])
+def test_more_lanes_are_digits_of_256_channels(channels):
+    q8, _, _, keys, values, _ = make("digits of 256 channels")
+    assert variant_of(q8, keys, values) is not None
+    assert variant_of(q8, replace(keys, channels=channels), values) is None
+    assert variant_of(q8, keys, replace(values, has_plane_weights=False)) is None
 
 
 @pytest.mark.parametrize("name", ["two planes", "12 rows", "value groups by page", "pages of 64, 4 and 8 bits"])
@@ -131,7 +163,7 @@ def test_sums_by_channel_on_a_cpu(name, tmp_path):
     used = torch.tensor([pages], dtype=torch.int32)
     arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
     library.launch(ctypes.byref(arguments), *grid_of(q8, keys, variant, splits), variant.shared_bytes)
-    check(outputs, expected, has_zero(values))
+    check(outputs, expected, has_zero(keys, values))
 
 
 @needs_gpu
@@ -148,7 +180,7 @@ def test_residual_tokens(name, columns, biased):
     cuda.split_kernel(
         q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], residual=residual, residual_out=residual_out
     )
-    check(outputs, reference(q8, qw, qz, keys, values, 9, 3, bias), has_zero(values), qw is None)
+    check(outputs, reference(q8, qw, qz, keys, values, 9, 3, bias), has_zero(keys, values), qw is None)
     check_residual(residual, residual_out)
 
 
@@ -167,7 +199,7 @@ def test_residual_tokens_on_a_cpu(name, tmp_path):
         arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], residual, residual_out)
         grid = grid_of(q8, keys, variant, splits, residual_out)
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
-        check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
+        check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(keys, values), qw is None)
         check_residual(residual, residual_out)
 
 

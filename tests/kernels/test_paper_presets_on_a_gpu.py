@@ -1,5 +1,6 @@
 """Presets of papers whose formats are the hardest to read, on an NVIDIA GPU: pivot tokens of keys rotated over four
-heads, and channels of their own with a bit and a norm more. Whole calls against torch, and under a graph."""
+heads, and channels of their own with a bit and a norm more; and presets at other head dimensions. Whole calls against
+torch, and under a graph."""
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from benchmarks.decode_attention import Inputs, Shape, _by_torch, distance, pack
 from benchmarks.synthetic import random_vectors
 from kvmm import get_policy
 from kvmm.kernels.attention.call import AttentionCall
+from tests.kernels.test_backend_of_presets import OTHER_DIMS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PRESETS = ("paper-rotatekv2", "paper-turboquant2.5")
@@ -42,6 +44,14 @@ def test_calls(name: str, dim: int, rows: int) -> None:
     inputs = inputs_of(name, Shape(2, TOKENS, heads=4, rows=rows, dim=dim))
     check_backend(inputs)
     assert distance(inputs) < 6e-3  # the output is rounded to bf16
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 16])
+@pytest.mark.parametrize(("dim", "name"), [(dim, name) for dim, names in OTHER_DIMS.items() for name in names])
+def test_other_dims(dim: int, name: str, rows: int) -> None:
+    inputs = inputs_of(name, Shape(2, TOKENS, heads=4, rows=rows, dim=dim))
+    check_backend(inputs)
+    assert distance(inputs) < 6e-3
 
 
 @pytest.mark.parametrize("heads", [1, 2, 8])

@@ -48,7 +48,7 @@ constexpr int TILES_0 = VALUE_LANES_0 / 16, TILES = TILES_0 + SUM_LANES_1 / 16;
 // a stage of keys in shared memory: codes, norms, the query of the page's group or its scales and zero points, bias
 constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_LANES_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_LANES_1;
 constexpr int KEY_NORM_AT = KEY_BYTES_0 + KEY_BYTES_1, KEY_NORM_BYTES = PAGE * 2 * KEY_NORM * KEY_CHUNKS;
-constexpr int SCALE_WIDTH = KEY_GATHER ? KEY_WIDTH_0 : KEY_WIDTH;
+constexpr int SCALE_WIDTH = KEY_GATHER ? KEY_WIDTH_0 : KEY_LANES_1 ? KEY_WIDTH : KEY_LANES_0;  // as they are in memory
 constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE * SCALE_WIDTH * KEY_PARTS;
 constexpr int QUERY_BYTES = KEY_GROUPS * (FOLD ? 2 * GROUP_ROW : COLUMNS * KEY_WIDTH);
 constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 4 : 0;
@@ -97,7 +97,8 @@ static_assert(KEY_CHUNKS == 1 || (KEY_TOKEN && KEY_WIDTH / KEY_CHUNKS % 64 == 0 
               "a group of channels is made of chunks");
 static_assert(!KEY_HIGH_NORM || (KEY_BIT_LANES && KEY_NORM && KEY_LANES_1 && !LOGIT_RANGE && !CALIBRATED), "two parts of bits");
 static_assert(!VALUE_HIGH_NORM || (VALUE_BIT_LANES && VALUE_NORM && VALUE_LANES_1), "two parts of bits");
-static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH / KEY_CHUNKS <= 256,
+// of lanes that are digits of codes the highest of each channel counts, and what is below it is less than a step
+static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH / KEY_CHUNKS <= (KEY_DIGITS ? 512 : 256),
               "254 * high + low has to fit 31 bits");
 
 // what a block's warps found of residual tokens is joined in the room of their probabilities, as many channels at a time
@@ -227,9 +228,12 @@ DEVICE void fold_query(unsigned rows, unsigned group, unsigned index, unsigned c
             const int half = half_of(piece);
             const unsigned from = is_wide(piece) ? wide + 2 * KEY_SCALE * (32 * (piece - half) + 4 * half)
                                                  : narrow + 2 * KEY_SCALE * 32 * piece;
-            float scale[4], point[4];
-            load_four<KEY_SCALE>(shared + from, scale);
-            load_four<KEY_SCALE>(shared + GROUP_ROW + from, point);
+            float scale[4] = {}, point[4] = {};  // of padded code lanes, which a page has no scales of
+            const int at = is_wide(piece) ? 32 * (piece - half) + 16 * t + 8 * odd + 4 * half : 32 * piece + 8 * t + 4 * odd;
+            if (KEY_GATHER || SCALE_WIDTH == KEY_WIDTH || at < SCALE_WIDTH) {
+                load_four<KEY_SCALE>(shared + from, scale);
+                load_four<KEY_SCALE>(shared + GROUP_ROW + from, point);
+            }
 #pragma unroll
             for (int i = 0; i < 4; i++) sum = fmaf(x[piece][i], point[i], sum), x[piece][i] *= scale[i];
         }

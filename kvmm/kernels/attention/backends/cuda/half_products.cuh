@@ -50,7 +50,7 @@ constexpr bool EXACT_QUERY = QUERY_TYPE != 2;                // 16 bits as the m
 constexpr float CODE_UNIT = 16777216.0f;                     // 2 ** 24
 static_assert(SLICES % KEY_PARTS == 0 && KEY_PARTS <= 8, "a group of tokens is made of slices");
 static_assert(TILES % VALUE_PARTS == 0 && VALUE_PARTS <= 8, "a group of channels is made of tiles");
-static_assert(KEY_LANES_0 % 32 == 0 && !KEY_LANES_1 && !VALUE_LANES_1, "one plane of whole steps");
+static_assert(KEY_LANES_0 % 16 == 0 && !KEY_LANES_1 && !VALUE_LANES_1, "one plane");
 static_assert(KEY_SCALE == 1 && VALUE_TOKEN == 1 && KEY_GROUPS, "scales are float16");
 static_assert(QUERY_ROWS * HALF_STRIDE <= P_BYTES, "probabilities do not fit");
 
@@ -94,14 +94,16 @@ DEVICE void load_half_query(const Arguments& args, long long unit, int first_row
     __syncthreads();
 }
 
-// Adds the scores of 16 * QUADS channels, of which lane t has 4 * QUADS. In shared memory, where the lane's channels are:
+// Adds the scores of 16 * QUADS channels from number `first` on, of which lane t has 4 * QUADS; the last may only pad, without
+// scales and zero points in memory. In shared memory, where the lane's channels are:
 // `codes` in row 2 g of the first tile of rows, `scales` in the first group's row, `zeros` in that of group g, `query` in
 // head g / 2's row. `points`: group g's zero points times the query of head t.
 template <int QUADS>
-DEVICE void add_channels(unsigned codes, unsigned scales, unsigned zeros, unsigned query, int lane,
+DEVICE void add_channels(int first, unsigned codes, unsigned scales, unsigned zeros, unsigned query, int lane,
                          float (&scores)[ROW_TILES][SLICES][4], float (&points)[ROW_TILES][4]) {
     constexpr int ROW_TILE = PAGE * KEY_BITS_0 / 128;
     const unsigned odd = lane & 4 ? 0xffffffffu : 0;
+    const bool pads = first + 16 * QUADS > SCALE_WIDTH && first + lane % 4 * 4 * QUADS >= SCALE_WIDTH;
     uint2 q[ROW_TILES][QUADS], rest[ROW_TILES][QUADS];
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
@@ -116,7 +118,7 @@ DEVICE void add_channels(unsigned codes, unsigned scales, unsigned zeros, unsign
 #pragma unroll
     for (int i = 0; i < QUADS; i += 2) {
         uint4 z = {0, 0, 0, 0};
-        if (lane / 4 < KEY_PARTS) z = *(const uint4*)(shared + zeros + 8 * i);
+        if (lane / 4 < KEY_PARTS && !pads) z = *(const uint4*)(shared + zeros + 8 * i);
         const uint2 first = in_order(z.x, z.y), second = in_order(z.z, z.w);
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
@@ -130,7 +132,8 @@ DEVICE void add_channels(unsigned codes, unsigned scales, unsigned zeros, unsign
         uint2 b[ROW_TILES][QUADS];
 #pragma unroll
         for (int i = 0; i < QUADS; i += 2) {
-            const uint4 s = *(const uint4*)(shared + scales + part * 2 * KEY_WIDTH + 8 * i);
+            uint4 s = {0, 0, 0, 0};
+            if (!pads) s = *(const uint4*)(shared + scales + part * 2 * SCALE_WIDTH + 8 * i);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint2 scale = j ? in_order(s.z, s.w) : in_order(s.x, s.y);
@@ -179,14 +182,14 @@ DEVICE void half_scores(unsigned keys, int lane, float (&scores)[ROW_TILES][SLIC
     constexpr int WIDE = KEY_WIDTH / 64;
     const int g = lane / 4, t = lane % 4;
     const unsigned codes = kept(keys + 2 * g * KEY_LANES_0 + 16 * t), query = FOLDED_AT + g / 2 * QUERY_ROW + 32 * t;
-    const unsigned scales = kept(keys + QUERY_AT + 32 * t), points_at = scales + GROUP_ROW + g * 2 * KEY_WIDTH;
+    const unsigned scales = kept(keys + QUERY_AT + 32 * t), points_at = scales + GROUP_ROW + g * 2 * SCALE_WIDTH;
     float points[ROW_TILES][4] = {};
 #pragma unroll
     for (int i = 0; i < WIDE; i++)
-        add_channels<4>(codes + 64 * i, scales + 128 * i, points_at + 128 * i, query + 128 * i, lane, scores, points);
+        add_channels<4>(64 * i, codes + 64 * i, scales + 128 * i, points_at + 128 * i, query + 128 * i, lane, scores, points);
     if constexpr (KEY_WIDTH % 64)
-        add_channels<2>(codes + 64 * WIDE - 8 * t, scales + 128 * WIDE - 16 * t, points_at + 128 * WIDE - 16 * t,
-                        query + 128 * WIDE - 16 * t, lane, scores, points);
+        add_channels<2>(64 * WIDE, codes + 64 * WIDE - 8 * t, scales + 128 * WIDE - 16 * t,
+                        points_at + 128 * WIDE - 16 * t, query + 128 * WIDE - 16 * t, lane, scores, points);
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
         const float both = points[n][0] + points[n][1];

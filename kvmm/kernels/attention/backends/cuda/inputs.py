@@ -36,6 +36,8 @@ class KeyPlanes:
         kept_slot: int32 ``[B, H, E]``, slots to leave out, ascending, or None.
         chunks: with ``point``, groups of neighbouring lanes that have scales and zero points of their own: ``norm`` and
             ``point`` are ``[B, H, P, chunks * N]``.
+        channels: where lanes are the digits of channels' codes, powers of two apart, how many channels; or None where
+            every lane is a channel or part of one of its own.
         heads_together: heads that one of a store's serves; ``H`` of what it has by token counts these.
         groups_in_page: with a group of its own, or several, for every page: how many, of equally many tokens.
     """
@@ -51,6 +53,7 @@ class KeyPlanes:
     chunks: int = 1
     heads_together: int = 1
     high_norm: torch.Tensor | None = None
+    channels: int | None = None
 
     @property
     def width(self) -> int:

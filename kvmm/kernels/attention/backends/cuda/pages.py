@@ -175,6 +175,7 @@ def _key_planes(keys: PackedFormat) -> KeyPlanes:
         bit_lanes=bits,
         kept_slot=keys.kept_slot,
         high_norm=keys.high_norm,
+        channels=None if keys.plane_weight is None else keys.zero_point.shape[-1],
     )
 
 

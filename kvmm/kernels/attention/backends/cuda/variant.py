@@ -23,8 +23,12 @@ from kvmm.kernels.attention.format import aligned
 PAGE_SIZES = (64, 128)
 KEPT_IN_REGISTERS = 128  # slots of a head that are left out; more are looked up for every page
 MAX_PARTS = 8  # groups of tokens in a page, or of channels of a token
-MAX_LANES = 256  # of codes that are added up: 254 * high + low has to fit 31 bits
-MAX_CHUNKS = 4  # groups of such codes that a token of keys has
+# Sums of keys fit 31 bits: 254 * high + low is at most 127 * 255, a code at the place where it is stored less than 256,
+# and 127 * 255 * 256 * 256 < 2 ** 31. Where the lanes of a channel are the digits of its code, all of them together are
+# less than 256 steps of the highest one, which the query's largest number bounds.
+MAX_CHANNELS = 256
+MAX_LANES = 512  # of planes whose lanes are digits of the codes of no more than MAX_CHANNELS channels
+MAX_CHUNKS = 4  # groups of channels that a token of keys has
 TYPES = {torch.float16: 1, torch.float32: 2}
 QUERY_TYPES = TYPES | {torch.bfloat16: 3}
 RESIDUAL_TYPES = {torch.float16: 1, torch.bfloat16: 3}
@@ -77,6 +81,7 @@ class Variant(Compiled):
     key_zeros: int = macro("with QUERY_TYPE, zero points that a group of keys has", default=0)
     key_token: int = macro("zero points by token of keys, whose norms are scales", default=0)
     key_mean: int = macro("with QUERY_TYPE, a mean by group of pages, added to keys behind their norms", default=0)
+    key_digits: bool = macro("whether more than 256 lanes of keys are digits of the codes of channels", default=False)
     key_bit_lanes: bool = macro("whether each bit of keys' codes is a lane of its own", default=False)
     value_bit_lanes: bool = macro("whether each bit of values' codes is", default=False)
     key_high_norm: bool = macro("whether channels of keys' second plane have norms of their own", default=False)
@@ -108,7 +113,7 @@ class Variant(Compiled):
         keys += tokens * 2 * (self.key_norm + self.key_token) * self.key_chunks + (self.bias == 2) * tokens * 4
         keys += self.key_high_norm * tokens * 2 * self.key_norm
         if self.query_type:
-            width = self.key_lanes[0] if self.key_gather else self._key_width
+            width = self._key_width if self.key_lanes[1] and not self.key_gather else self.key_lanes[0]
             keys += self.key_groups * 4 * self.key_scale * self.key_parts * width + self.key_gather * self.key_lanes[1]
         else:
             keys += self.key_groups * lanes * self._key_width
@@ -213,8 +218,8 @@ def _steps_fit(shape: torch.Size, strides: tuple[int, ...], element_size: int, i
     return True
 
 
-def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int, chunks: int = 1) -> bool:
-    if not 1 <= len(planes) <= 2 or chunks > MAX_CHUNKS or padded_lanes(planes, dim) > MAX_LANES * chunks:
+def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int, max_lanes: int) -> bool:
+    if not 1 <= len(planes) <= 2 or padded_lanes(planes, dim) > max_lanes:
         return False
     for codes, bits in planes:
         rows, lanes = codes.shape[-3 - dim], codes.shape[dim]
@@ -260,7 +265,7 @@ def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
         return scale is query.lane_channel is None and query.rows.shape[-1] == lanes and whole
     if scale.dtype not in TYPES or scale.dtype != zero_point.dtype:
         return False
-    if zero_point.shape[-1] > MAX_LANES * keys.groups_in_page:
+    if zero_point.shape[-1] > MAX_CHANNELS * keys.groups_in_page:
         return False
     if query.mean is not None or not _groups(keys.group, scale.shape[2]):
         return query.group_channel is None and all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
@@ -268,10 +273,12 @@ def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
     plain = query.lane_channel is query.plane_weight is query.offset is None
     if query.group_channel is not None:
         lanes = keys.planes[0][0].shape[-1]
-        if len(keys.planes) != 2 or lanes % 32 or keys.groups_in_page > 1 or lanes > MAX_LANES:
+        if len(keys.planes) != 2 or lanes % 32 or keys.groups_in_page > 1 or lanes > MAX_CHANNELS:
             return False
         if query.group_channel.shape[-1] != keys.planes[1][0].shape[-1] or not laid_out(query.group_channel, inner=1):
             return False
+    if len(keys.planes) == 1:
+        lanes = keys.planes[0][0].shape[-1]  # those that only pad have no scales
     width = lanes * keys.groups_in_page
     if not plain or scale.shape[-1] != width or zero_point.shape[-1] != width or query.rows.shape[-1] < lanes:
         return False
@@ -283,7 +290,7 @@ def residual_fits(residual: ResidualInputs) -> bool:
     dense = [x for x in (key, value, residual.kept_key, residual.kept_value) if x is not None]
     if query.dtype not in RESIDUAL_TYPES or {x.dtype for x in dense} != {query.dtype} or residual.columns == 0:
         return False
-    if any(x.shape[-1] % 8 or x.shape[-1] > MAX_LANES for x in (key, value)):
+    if any(x.shape[-1] % 8 or x.shape[-1] > MAX_CHANNELS for x in (key, value)):
         return False
     if residual.bias is not None and (residual.bias.dtype != torch.float32 or residual.bias.stride(-1) != 1):
         return False
@@ -336,7 +343,7 @@ def _value_fields(values: ValuePlanes) -> dict[str, Any] | None:
     for x in (scale, zero_point):
         if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not laid_out(x, inner=4):
             return None
-    if zero_point.shape[-1] > MAX_LANES:
+    if zero_point.shape[-1] > MAX_CHANNELS:
         return None
     return {"value_groups": True, "value_zeros": zero_point.shape[-1]}
 
@@ -383,7 +390,12 @@ def variant_of(
         return None
     if keys.kept_slot is not None and keys.kept_slot.stride(-1) != 1:
         return None
-    if not (_planes_fit(keys.planes, -1, page, keys.chunks) and _planes_fit(values.planes, -2, page)):
+    digits = keys.channels is not None and keys.channels <= MAX_CHANNELS
+    key_lanes = MAX_LANES if digits else MAX_CHANNELS * keys.chunks
+    value_lanes = MAX_LANES if values.has_plane_weights else MAX_CHANNELS
+    if keys.chunks > MAX_CHUNKS or not _planes_fit(keys.planes, -1, page, key_lanes):
+        return None
+    if not _planes_fit(values.planes, -2, page, value_lanes):
         return None
     by_token = (keys.norm, keys.high_norm, keys.point, values.norm, values.high_norm)
     alike = all(x.high_norm is None or x.norm.dtype == x.high_norm.dtype for x in (keys, values))
@@ -411,6 +423,7 @@ def variant_of(
         calibrated=calibrated,
         kept=_kept(keys.kept_slot),
         key_parts=keys.groups_in_page,
+        key_digits=digits and keys.width > MAX_CHANNELS,
         key_bit_lanes=keys.bit_lanes,
         key_high_norm=keys.high_norm is not None,
         value_bit_lanes=values.bit_weights is not None,
@@ -443,7 +456,7 @@ def _with_half_products(variant: Variant) -> Variant | None:
     tokens, lanes = variant.page // variant.key_parts, variant.value_lanes[0] // variant.value_parts
     if variant.key_parts > MAX_PARTS or variant.value_parts > MAX_PARTS or tokens % 16 or lanes % 16:
         return None
-    if variant.key_lanes[0] % 32 or variant.key_lanes[1] or variant.value_lanes[1] or variant.calibrated:
+    if variant.key_lanes[1] or variant.value_lanes[1] or variant.calibrated:
         return None
     if not variant.key_groups or variant.key_scale != 1 or variant.value_token != 1:
         return None
