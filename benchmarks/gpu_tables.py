@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ AIMS = {  # microseconds at 1 x 131072 and 64 x 4096, of presets that miss one
     "kivi4": (45, 75),
     "calibquant1": (14, 28),
 }
-BEGIN, END = "<!-- python -m benchmarks.gpu_tables: begin -->", "<!-- end -->"
+BEGIN, END = "<!-- python -m benchmarks.gpu_tables: {} -->", "<!-- end -->"
+STREAMED = ("rd2", "balanced")  # and their forms that pack 16 tokens at a time
 HEADS = ("| Tokens | bf16 |", "| Preset | 1 x 131072 |", "| `rd` | 1 x 131072 |", "| Preset, tokens | Aim |")
 
 Results = Callable[[str], dict[str, dict[str, Any]]]
@@ -62,15 +64,19 @@ def updated(text: str, read: Results = results) -> str:
             last += 1
         names = [line.strip("| ").split(" | ")[0].strip() for line in lines[first:last]]
         lines[first:last] = [f"| {' | '.join([name, *cells])} |" for name, cells in rows_of(head, names, read)]
-    before, begin, rest = "\n".join(lines).partition(BEGIN)
-    _, end, behind = rest.partition(END)
-    if not end:
-        raise ValueError(f"docs/gpu.md has no {BEGIN} with an end")
-    return f"{before}{begin}\n{of_papers(read('decode_attention_presets'))}\n{end}{behind}"
+    text = "\n".join(lines)
+    for name, make in WRITTEN.items():
+        before, begin, rest = text.partition(BEGIN.format(name))
+        _, end, behind = rest.partition(END)
+        if not end:
+            raise ValueError(f"docs/gpu.md has no {BEGIN.format(name)} with an end")
+        text = f"{before}{begin}\n{make(read)}\n{end}{behind}"
+    return text
 
 
-def of_papers(presets: dict[str, dict[str, Any]]) -> str:
+def of_papers(read: Results) -> str:
     """What is said of the presets that follow a paper: a table of those that are measured."""
+    presets = read("decode_attention_presets")
     names = list(dict.fromkeys(row["policy"] for row in presets.values() if row["policy"].startswith("paper-")))
     if not names:
         return "The presets that follow a paper (`paper-`) are not measured."
@@ -82,6 +88,49 @@ def of_papers(presets: dict[str, dict[str, Any]]) -> str:
     if missing:
         lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines)
+
+
+def of_shapes(read: Results) -> str:
+    """A table of other batches, query heads and head dimensions, one format of each kind."""
+    measured = read("decode_attention_shapes")
+    names = list(dict.fromkeys(row["policy"] for row in measured.values()))
+    lines = [f"| Tokens | Query heads per KV head | Channels | bf16 | {' | '.join(f'`{name}`' for name in names)} |"]
+    lines.append("|" + " --- |" * (4 + len(names)))
+    for shape in dict.fromkeys(row["shape"] for row in measured.values()):
+        found = [measured[f"{shape} {name}"] for name in names]
+        one = found[0]
+        cells = [f"{one['batch']} x {one['tokens']}", one["rows"], one["dim"], f"{one['baseline_us']:.0f}"]
+        lines.append(f"| {' | '.join(map(str, [*cells, *map(cell, found)]))} |")
+    return "\n".join(lines)
+
+
+def of_host(read: Results) -> str:
+    """The host time of a layer's call beside that of `DynamicCache` and SDPA, over all presets."""
+    rows = read("decode_attention_presets").values()
+    ratios = {row["policy"]: row["host_ratio"] for row in rows if row.get("host_ratio") is not None}
+    within, middle = sum(ratio <= 1.5 for ratio in ratios.values()), statistics.median(ratios.values())
+    low, high = min(ratios.values()), max(ratios.values())
+    return (
+        f"For the call of one layer alone the host takes {low:.1f} to {high:.1f} times as long over all {len(ratios)} "
+        f"presets,\n{middle:.2f} in the median and at most 1.5 for {within} of them."
+    )
+
+
+def of_streaming(read: Results) -> str:
+    """A table of whole decode steps of presets that pack page by page and 16 tokens at a time."""
+    measured = read("decode_streaming")
+    heads = ("Preset", "Packs", "Tokens", "ms a step, mean", "longest", "`DynamicCache`")
+    lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+    for name in STREAMED:
+        for policy, packs in ((name, "by page"), (f"benchmarks/policies/{name}-stream16.yaml", "16 tokens")):
+            for row in (row for row in measured.values() if row["policy"] == policy):
+                tokens = f"{row['batch']} x {row['tokens']}"
+                times = f"{row['ms']:.1f} | {row['slowest_ms']:.1f} | {row['baseline_ms']:.0f}"
+                lines.append(f"| `{name}` | {packs} | {tokens} | {times} |")
+    return "\n".join(lines)
+
+
+WRITTEN = {"papers": of_papers, "shapes": of_shapes, "host": of_host, "streaming": of_streaming}
 
 
 def rows_of(head: str, names: list[str], read: Results) -> list[tuple[str, list[str]]]:

@@ -116,7 +116,7 @@ def test_attention_of_all_low_bit_presets():
     assert f"Spherical KV's are {ranges[False]} as fast as bf16." in page
     bf16 = [measured[f"{shape} bf16"]["ratio"] for shape in ("1x128k", "64x4k")]
     assert "bf16 pages at {:.2f} and {:.2f} times cuDNN's speed".format(*bf16) in page
-    assert gpu_tables.of_papers(measured) in GPU
+    assert gpu_tables.of_papers(results) in GPU
 
 
 def test_whole_steps():
@@ -211,6 +211,26 @@ def test_what_is_said_of_several_devices():
     assert f"no graph can span, {max(rates['qwen3 device_map x2']):.0f} " in said
 
 
+def test_what_is_said_of_streaming_and_of_many_query_heads():
+    said, measured = " ".join(GPU.split()), results("decode_streaming")
+    mean, longest = [], []
+    for row in measured.values():
+        if "/" not in row["policy"]:
+            name = row["name"].replace(row["policy"], f"benchmarks/policies/{row['policy']}-stream16.yaml")
+            mean.append(measured[name]["ms"] / row["ms"])
+            longest.append(measured[name]["slowest_ms"] / row["slowest_ms"])
+    assert len(mean) == 4
+    assert "{:.0f} to {:.0f} % longer in the mean".format(*(100 * (f(mean) - 1) for f in (min, max))) in said
+    assert "longest one of 136 is {:.0f} to {:.0f} %".format(*(100 * (f(longest) - 1) for f in (min, max))) in said
+    assert {row["steps"] for row in measured.values()} == {136}
+    many = [row["ratio"] for row in results("decode_attention_shapes").values() if row["rows"] == 16]
+    assert (
+        f"With 16 query heads per KV head the products take longer than the memory, and what is left of the gain is \
+{min(many):.1f} to {max(many):.1f} times"
+        in said
+    )
+
+
 def test_tables_are_written_by_the_script():
     assert gpu_tables.updated(GPU) == GPU
     assert gpu_tables.updated(GPU.replace("| 30 (4.2x", "| 3 (42x")) == GPU != GPU.replace("| 30 (4.2x", "| 3 (42x")
@@ -236,9 +256,10 @@ def test_rows_say_their_gpu():
 
 
 def test_presets_of_papers_have_a_table_once_they_are_measured():
-    assert gpu_tables.of_papers({}) == "The presets that follow a paper (`paper-`) are not measured."
+    assert gpu_tables.of_papers(lambda name: {}) == "The presets that follow a paper (`paper-`) are not measured."
     row = {"policy": "paper-kivi2", "us": 38.6, "ratio": 3.21, "floor_share": 0.587}
-    lines = gpu_tables.of_papers({"1x128k paper-kivi2": row, "64x4k bf16": {"policy": "bf16"}}).split("\n")
+    found = {"1x128k paper-kivi2": row, "64x4k bf16": {"policy": "bf16"}}
+    lines = gpu_tables.of_papers(lambda name: found).split("\n")
     assert lines[2:4] == ["| `paper-kivi2` | 39 (3.2x, 59 %) | - |", ""]
     assert lines[4].startswith("Not measured: `paper-oscar2`, ") and "kivi2" not in lines[4]
     slow = {"policy": "paper-rotatekv2", "us": 3374.7, "ratio": 0.037, "floor_share": 0.006}
