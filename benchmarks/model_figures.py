@@ -13,15 +13,19 @@ from kvmm.ui.parts.model_notes import FIGURES_PATH
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BLIND = ("blind/results.json", "blind_office/results.json")
+PACKED = ("blind/results.json", "blind_office_packed/results.json")
+POLICIES = ("balanced", "small")
 LATENCY = "embedded_models.json"
 
 
 def gather() -> dict[str, Any]:
-    """``models {folder name: figures}`` with ANLS and exact match of the blind set in full precision, and seconds."""
+    """``models {folder name: figures}``: ANLS and exact match of the blind set in full precision, seconds, and ANLS and
+    bits per value of the whole cache with packed pages.
+    """
     times = {row["name"]: row for row in json.loads((RESULTS / LATENCY).read_text(encoding="utf-8"))["results"]}
     models = {}
-    for name in BLIND:
-        run = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    for name, packed in zip(BLIND, PACKED, strict=True):
+        run, other = (json.loads((RESULTS / file).read_text(encoding="utf-8")) for file in (name, packed))
         scores, time = run["results"]["blind_bf16"], times[run["model_name"]]
         models[run["model_name"]] = {
             "questions": scores["samples"],
@@ -30,10 +34,17 @@ def gather() -> dict[str, Any]:
             "first_token_seconds": {"1": time["1_page_first_token_seconds"], "4": time["4_pages_first_token_seconds"]},
             "policy": time["policy"],
             "dtype": time["dtype"],
+            "packed": {
+                policy: {
+                    "anls": round(found["anls,none"], 4),
+                    "bits_per_value": round(found["bits_per_value,none"], 2),
+                }
+                for policy, found in ((policy, other["results"][f"blind_{policy}"]) for policy in POLICIES)
+            },
         }
     return {
         "command": "python -m benchmarks.model_figures",
-        "source": [f"benchmarks/results/{name}" for name in (*BLIND, LATENCY)],
+        "source": [f"benchmarks/results/{name}" for name in dict.fromkeys((*BLIND, *PACKED, LATENCY))],
         "models": models,
     }
 

@@ -103,7 +103,7 @@ def test_it_is_found_by_its_name(monkeypatch, tmp_path):
     assert embedded_models() == list(OTHER_MODELS)
     model, processor = load_model("office-omni", device="cpu", dtype="bfloat16")
     assert model.name_or_path == str(assets_folder() / "office-omni")
-    assert model.config.text_config.num_hidden_layers == 24 and model.dtype.is_floating_point
+    assert model.config.text_config.num_hidden_layers == 30 and model.dtype.is_floating_point
     assert processor.image_processor.size["longest_edge"] == 1000 * 28 * 28
     monkeypatch.setattr("kvmm.models.loading.assets_folder", lambda: tmp_path)
     assert embedded_models() == []  # as in a wheel

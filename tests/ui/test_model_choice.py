@@ -35,6 +35,9 @@ def test_the_figures_are_those_of_the_results():
         found = written["models"][folder]
         assert f"{found['anls']:.2f} of 1" in model_html(name) and NOT_MEASURED not in model_html(name)
         assert f"{found['first_token_seconds']['4']:.1f} s after four" in model_html(name)
+        for policy in ("balanced", "small"):
+            one = found["packed"][policy]
+            assert f"{policy} {one['anls']:.2f} ({one['bits_per_value']:.1f} bits)" in model_html(name)
 
 
 @pytest.mark.parametrize(("name", "remote"), [("owner/name", False), (OTHER, True), (EMBEDDED, True), (None, False)])

@@ -66,11 +66,15 @@ def model_html(model: str | None, *, remote: bool = False) -> str:
     if found is None:
         return f'<div class="policy-line">Accuracy and speed: {NOT_MEASURED}.</div>'
     seconds = found["first_token_seconds"]
+    packed = ", ".join(
+        f"{policy} {one['anls']:.2f} ({one['bits_per_value']:.1f} bits)" for policy, one in found["packed"].items()
+    )
     return (
         f'<div class="policy-line"><span class="measured">Ordinary documents: {found["anls"]:.2f} of 1 (ANLS); '
         f"voice memos: {found['memo_exact_match']:.0%} right. First token {seconds['1']:.1f} s after a page, "
-        f"{seconds['4']:.1f} s after four.</span> <small>Full precision, {found['questions']} questions written "
-        f"without sight of the training data; seconds on two cores, policy {found['policy']}.</small></div>"
+        f"{seconds['4']:.1f} s after four.</span> <small>Full precision; documents with {packed} of the whole cache. "
+        f"{found['questions']} questions written without sight of the training data; seconds on two cores, policy "
+        f"{found['policy']}.</small></div>"
     )
 
 
