@@ -43,10 +43,24 @@ class Layer(Protocol):
 class PackedHandle:
     """What a layer returns in place of keys and values when it wants to see the queries: to read packed pages, or,
     for a codec that weighs channels by them, during the prompt.
+
+    Args:
+        layer: what is read.
+        layer_device: of its keys and values; queries from another one are read there.
     """
 
-    def __init__(self, layer: Layer):
-        self.layer = layer
+    def __init__(self, layer: Layer, layer_device: torch.device):
+        self.layer, self.layer_device = layer, layer_device
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> PackedHandle:
+        """The handle itself: layers that share keys and values ask for them on their own device, and the pages stay.
+
+        Raises:
+            KVMMError: for a dtype, which only attention of a model's own asks for.
+        """
+        if isinstance(device, torch.dtype):
+            raise KVMMError(OWN_ATTENTION)
+        return self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # Python's own protocols, which have defaults
@@ -107,16 +121,19 @@ def read_packed(
     Raises:
         KVMMError: for attention with capped logits or learned sinks, or weights over pages that were dropped.
     """
-    layer = handle.layer
+    layer, device = handle.layer, query.device  # which differ where layers on several devices share keys and values
+    there = query.to(handle.layer_device)
     if not layer.packed:
-        return own(module, query, *layer.observe(query), attention_mask, *args, scaling=scaling, **kwargs)
+        exact = (x.to(device) for x in layer.observe(there))
+        return own(module, query, *exact, attention_mask, *args, scaling=scaling, **kwargs)
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
         raise KVMMError("Attention with capped logits or learned sinks cannot read a packed cache.")
     weights = None
     if implementation in ("eager", None) and _records_weights(module, kwargs):
-        weights = own(module, query, *layer.decoded(), attention_mask, *args, scaling=scaling, **kwargs)[1]
-    output = layer.attend(query, attention_mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
-    return output.transpose(1, 2).contiguous(), weights
+        exact = (x.to(device) for x in layer.decoded())
+        weights = own(module, query, *exact, attention_mask, *args, scaling=scaling, **kwargs)[1]
+    output = layer.attend(there, attention_mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    return output.to(device).transpose(1, 2).contiguous(), weights
 
 
 def _records_weights(module: nn.Module, kwargs: dict[str, Any]) -> bool:

@@ -23,7 +23,7 @@ _ENCODED: OrderedDict[bytes, torch.Tensor] = OrderedDict()
 def load_embedded(dtype: torch.dtype | str | None = torch.float32) -> tuple[Any, Any]:
     """Model and processor on the CPU. Not for tests of how long it takes to read a page."""
     model, processor = load_model(device="cpu", dtype=dtype)
-    encoder = model.model.visual
+    encoder = next(module for module in model.modules() if isinstance(module, Qwen2_5OmniVisionEncoder))
     encoder.forward = MethodType(_remembering(type(encoder).forward), encoder)
     return model, processor
 

@@ -71,33 +71,34 @@ class BatchLayer(CacheLayerMixin):
         if (rows, count) != ((len(self._caches), 1) if self._counts is None else (1, sum(self._counts))):
             taken = "one token of each" if self._counts is None else f"{sum(self._counts)} tokens in one row"
             raise KVMMError(f"A batch of {len(self._caches)} caches takes {taken}, not {count} of {rows} sequences.")
-        self._new = key_states, value_states
+        self._new, self._states = (key_states, value_states), []
         if self._begins or self._graphs is None or not self._graphs.fits(self._index):
             pairs = zip(self._split(key_states), self._split(value_states), strict=True)
             self._states = [cache.update(*pair, self._index) for cache, pair in zip(self._caches, pairs, strict=True)]
         if self._begins:
             self._graphs.begin_step(tuple(cache.layout for cache in self._caches))
-        handle = PackedHandle(self)
+        handle = PackedHandle(self, key_states.device)
         return handle, handle
 
     def attend(self, query: torch.Tensor, attention_mask: Any, scaling: float) -> torch.Tensor:
         """Attention, of the shape of ``query``, of each sequence's queries over all that its cache holds.
 
         The mask says nothing here: a sequence has no padding, and a token sees all of its own tokens up to itself.
+        Layers of the model that share keys and values come one after the other, of which the first one appends.
         """
-        states, self._states = self._states, []
-        inputs, self._new = (query, *self._new), ()
-        if self._graphs is not None:
+        new, self._new = self._new, ()
+        if self._graphs is not None and new:
+            inputs = (query, *new)
             layers = [cache.layers[self._index] for cache in self._caches]
             if self._graphs.fits(self._index):
-                for layer in layers if states else ():
+                for layer in layers if self._states else ():
                     layer.forget_step()
                 return self._graphs.replay(self._index, inputs)
             if all(layer.steps_in_place for layer in layers):
                 _, reads, works = zip(*(layer.take_step(scaling) for layer in layers), strict=True)
                 flat = tuple(one for each in reads for one in each)
                 return self._graphs.run(self._index, inputs, flat, works)
-        rows = zip(self._split(query), states, strict=True)
+        rows = zip(self._split(query), self._states, strict=True)
         return torch.cat([_attend(row, *pair, scaling) for row, pair in rows], 0 if self._counts is None else 2)
 
     def _split(self, x: torch.Tensor) -> Sequence[torch.Tensor]:

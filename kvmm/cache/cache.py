@@ -89,15 +89,16 @@ class KVMMCache(ContractMixin):
         self.placeholders = placeholder_ids(config)
         config = getattr(config, "thinker_config", None) or config
         text_config = config.get_text_config(decoder=True)
-        # DynamicCache knows which layer is what (sliding, linear, full) in every version of transformers
-        layers = DynamicCache(config=text_config).layers
+        num_layers = text_config.num_hidden_layers
+        # DynamicCache knows which layer is what (sliding, linear, full) in every version of transformers; the last ones
+        # of a model, where they read the keys and values of others, are in newer versions only
         layers = [
-            KVMMLayer(self.policy, self.table, self.step, index, len(layers), calibration)
+            KVMMLayer(self.policy, self.table, self.step, index, num_layers, calibration)
             if type(layer) is DynamicLayer
             else layer
-            for index, layer in enumerate(layers)
+            for index, layer in enumerate(DynamicCache(config=text_config).layers)
         ]
-        check_layers(self.policy, len(layers))
+        check_layers(self.policy, num_layers)
         if graph == "never":
             for layer in layers:
                 if isinstance(layer, KVMMLayer):
@@ -116,7 +117,7 @@ class KVMMCache(ContractMixin):
         modalities = {TEXT, *(modality for _, modality in self.placeholders)}
         self.layout = 0  # another number after every change of where static buffers lie
         self._same_codecs = calibration is None and all(
-            len({self.policy.specs(modality, index, len(layers)) for modality in modalities}) == 1
+            len({self.policy.specs(modality, index, num_layers) for modality in modalities}) == 1
             for index in self.packed_layers
         )
         self.metadata: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicLayer
 
 from kvmm.attention import install_attention
 from kvmm.cache.layer import KVMMLayer
@@ -49,6 +49,11 @@ class ContractMixin(Cache):
     def reset(self) -> None:
         """Forget all tokens; the cache can be used for a new prompt."""
         super().reset()
+        for layer in self.layers:
+            if isinstance(layer, DynamicLayer) and layer.is_initialized:
+                # older versions of transformers leave zeros, which the next prompt would follow
+                layer.keys = layer.values = None
+                layer.is_initialized = False
         self.table.clear()
         if self.retention is not None:
             self.retention.clear()

@@ -129,7 +129,7 @@ class KVMMLayer(LayerContract):
         if self.step.reads_decoded:
             return self.decoded()
         self._awaits_query = True
-        handle = PackedHandle(self)
+        handle = PackedHandle(self, key_states.device)
         return handle, handle
 
     # -- storage --------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class _Probe(DynamicLayer):
         self.leaves.append(shift)
         self.keys = torch.cat((self.keys, key_states + shift[0]), -2)
         self.values = torch.cat((self.values, value_states + shift[1]), -2)
-        handle = PackedHandle(self)
+        handle = PackedHandle(self, key_states.device)
         return handle, handle
 
     def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

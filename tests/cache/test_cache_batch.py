@@ -12,7 +12,7 @@ from kvmm.cache.batch import CacheBatch, able_to_read_together
 from kvmm.errors import KVMMError
 from kvmm.models.caches import new_cache
 from kvmm.models.positions import all_position_ids, extended_position_ids
-from tests.tiny_models.families import build
+from tests.tiny_models.families import build, gemma4
 
 LENGTHS = (24, 70, 45)
 # A product of three rows rounds the last bit of float32 differently from that of one; where tokens are kept in bfloat16
@@ -43,9 +43,9 @@ def step(model: Any, cache: Any, tokens: torch.Tensor, places: torch.Tensor) -> 
 
 
 @pytest.mark.parametrize("policy", ["oscar4-2", "kivi2", "bf16", "dynamic"])
-@pytest.mark.parametrize("family", ["llama", "qwen2_vl", "qwen3_vl", "gemma3", "qwen2_5_omni"])
+@pytest.mark.parametrize("family", ["llama", "qwen2_vl", "qwen3_vl", "gemma3", "qwen2_5_omni", "gemma4"])
 def test_a_batch_computes_what_each_of_its_caches_would(family: str, policy: str) -> None:
-    model = build(family)
+    model = gemma4(shared_layers=2) if family == "gemma4" else build(family)
     alone, together = ([read(model, policy, length) for length in LENGTHS] for _ in range(2))
     tokens = torch.tensor([[41], [42], [43]])
     for k in range(STEPS):

@@ -220,6 +220,17 @@ def test_crop_to_nothing_is_a_new_cache():
     assert h.cache.get_seq_length() == 0 and not h.cache.is_packed and h.cache.memory().nbytes == 0
 
 
+@pytest.mark.parametrize("way", ["reset", "crop"])
+@pytest.mark.parametrize("family", ["mistral", "gemma3"])
+def test_sliding_windows_forget_too(family, way):
+    model = build(family)
+    cache = KVMMCache.for_model(model, "kivi2", residual_length=0, flush_length=32)
+    expected = generate(model, inputs(family, 1), past_key_values=cache)
+    cache.reset() if way == "reset" else cache.crop(-cache.get_seq_length())
+    assert cache.get_seq_length() == 0 and all(keys is None for keys, *_ in cache)
+    assert torch.equal(generate(model, inputs(family, 1), past_key_values=cache), expected)
+
+
 def test_crop_before_packing():
     h = Harness(get_policy("kivi2"))
     h.feed([[TEXT] * 30])

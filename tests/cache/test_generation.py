@@ -384,7 +384,8 @@ def test_offloading_moves_every_tensor(policy):
 
 @pytest.mark.parametrize("policy", ["bf16", "balanced"])
 def test_offloading_while_the_queries_are_on_their_way(policy, monkeypatch):
-    """transformers offloads a layer right after ``update``, before a packed layer has been read."""
+    """transformers fetches the next layer before ``update``, the first one after the last, and offloads a layer right
+    after it, before a packed layer has been read."""
     model = build("qwen2_5_omni")
     arguments = inputs("qwen2_5_omni", 2)
     expected = generate(model, arguments, past_key_values=KVMMCache.for_model(model, stored_as(policy), **FIELDS))
@@ -414,6 +415,7 @@ def test_offloading_while_the_queries_are_on_their_way(policy, monkeypatch):
     attend = KVMMCache.update
 
     def update(self, key, value, index, *args, **kwargs):
+        self.layers[(index + 1) % len(self.layers)].prefetch()
         out = attend(self, key, value, index, *args, **kwargs)
         self.layers[index].offload()
         if not isinstance(out[0], torch.Tensor):  # its queries come: it must still be here
@@ -422,7 +424,7 @@ def test_offloading_while_the_queries_are_on_their_way(policy, monkeypatch):
 
     monkeypatch.setattr(KVMMCache, "update", update)
     assert torch.equal(generate(model, arguments, past_key_values=cache), expected)
-    assert all(str(layer.where) == "cpu" and layer.offloaded for layer in cache.layers)
+    assert [(str(layer.where), layer.offloaded) for layer in cache.layers] == [("cpu:0", False), ("cpu", True)]
     assert {(i, place) for i in range(2) for place in ("cpu", "cpu:0")} == set(places)
     assert cache.layers[0].keys.shape[2] == cache.get_seq_length()
 
@@ -435,5 +437,6 @@ def test_offloading_on_a_gpu(policy):
     expected = generate(model, arguments, past_key_values=KVMMCache.for_model(model, stored_as(policy), **FIELDS))
     cache = KVMMCache.for_model(model, stored_as(policy), **FIELDS, offloading=True)
     assert torch.equal(generate(model, arguments, past_key_values=cache), expected)
-    stores = [store for part in cache.layers[0].parts.values() for store in part.stores]
-    assert all(buffer.device.type == "cpu" for store in stores for buffer in store.buffers.values())
+    for layer, place in zip(cache.layers, ("cuda", "cpu"), strict=True):  # the first one was fetched for the next step
+        stores = [store for part in layer.parts.values() for store in part.stores]
+        assert {buffer.device.type for store in stores for buffer in store.buffers.values()} == {place}

@@ -8,6 +8,7 @@ import torch
 from transformers import LlamaModel
 
 from kvmm import KVMMCache
+from kvmm.attention import PackedHandle, read_packed
 from kvmm.errors import KVMMError
 from tests.tiny_models import FAMILIES, build, inputs
 
@@ -71,6 +72,24 @@ def test_refused_in_a_clear_line_without_source(model, policy, monkeypatch):
     cache = KVMMCache.for_model(model, policy)
     with pytest.raises(KVMMError, match="AttentionInterface"):
         model.generate(**inputs("llama", 1), past_key_values=cache, max_new_tokens=3)
+
+
+def test_a_handle_stays_where_its_pages_are():
+    """Layers that share keys and values ask for them on their own device; a dtype is asked for by own attention."""
+
+    class Layer:
+        packed = True
+
+        def attend(self, query, attention_mask, scaling):
+            assert query.device.type == "meta"
+            return torch.ones(1, 2, 1, 4)
+
+    handle = PackedHandle(Layer(), torch.device("meta"))
+    assert handle.to(torch.device("cpu")) is handle is handle.to("cpu", non_blocking=True)
+    output, _ = read_packed(None, "sdpa", torch.nn.Module(), torch.zeros(1, 2, 1, 4), handle, handle, None)
+    assert output.device.type == "cpu" and output.shape == (1, 1, 2, 4)
+    with pytest.raises(KVMMError, match="AttentionInterface"):
+        handle.to(torch.float32)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

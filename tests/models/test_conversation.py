@@ -18,6 +18,7 @@ from kvmm.media import Media
 from kvmm.models.conversation import Conversation, model_lock
 from kvmm.models.prompting import Turn, render
 from kvmm.models.question import MIN_ANSWER_TOKENS, user_message
+from tests.tiny_models import rope_deltas_holder
 
 LENGTH = 12
 
@@ -135,7 +136,7 @@ def test_interleaved_conversations_do_not_disturb_each_other(omni, invoice, rece
 
 def test_rope_deltas_of_the_model_are_left_alone(omni, invoice):
     model, processor = omni
-    holder, marker = model.model, torch.tensor([[123]])
+    holder, marker = rope_deltas_holder(model), torch.tensor([[123]])
     before = holder.rope_deltas
     holder.rope_deltas = marker
     try:

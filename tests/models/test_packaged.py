@@ -15,7 +15,7 @@ from kvmm.models.loading import OTHER_MODELS
 
 NAME = "SmolLM2-135M-Instruct"
 FILE = packaged.PACKAGED[NAME].file
-WORDS = ["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "ab"]
+WORDS = ["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "ab", "cd"]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def write_gguf(path):
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(WORDS)
     writer.add_token_types([3, 3, 3] + [1] * (len(WORDS) - 3))
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(["a b", "c d"])  # older versions of transformers read a list of one as its element
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)

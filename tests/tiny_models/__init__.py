@@ -28,6 +28,7 @@ from tests.tiny_models.families import (
     VOCAB,
     build,
     gemma4,
+    rope_deltas_holder,
 )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "gemma4_inputs",
     "generate",
     "inputs",
+    "rope_deltas_holder",
     "token_types",
     "turn_inputs",
     "video_inputs",

@@ -296,3 +296,8 @@ def build(family: str) -> Any:
     """
     torch.manual_seed(0)
     return _BUILDERS[family]().eval()
+
+
+def rope_deltas_holder(model: Any) -> Any:
+    """The module that keeps ``rope_deltas``: an Omni model itself, or its ``model`` in newer versions."""
+    return next(module for module in model.modules() if hasattr(module, "rope_deltas"))

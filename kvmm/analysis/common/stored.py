@@ -12,6 +12,7 @@ from kvmm.cache import KVMMCache
 from kvmm.cache.pages import PageStore
 from kvmm.cache.plan import Plan
 from kvmm.cache.token_table import TokenTable
+from kvmm.calibration.heads import num_layers
 from kvmm.codecs import Codec, Side, Site, build_codec
 from kvmm.errors import KVMMError
 from kvmm.kernels.exact import exact_dtype
@@ -60,7 +61,7 @@ class LayerStorage:
         self.name, self.policy, self.calibration = asked.name, cache.policy, cache.calibration
         fallen_back = asked.uncalibrated is not None and cache.policy != replace(asked, uncalibrated=None)
         self.stored_as = asked.uncalibrated if fallen_back else asked.name
-        self.num_layers = len(cache.layers)
+        self.num_layers = num_layers(model)
 
     def plan(self, modality: torch.Tensor) -> Plan:
         """The packed tokens of a prompt: ``modality`` int8 ``[T]``, ``kvmm.modality.PADDING`` where one is left out.

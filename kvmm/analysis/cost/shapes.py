@@ -96,7 +96,8 @@ def shape_of(config: Any, name: str = "", source: str = "configuration") -> Mode
     layers = DynamicCache(config=text).layers
     full = tuple(i for i, layer in enumerate(layers) if type(layer) is DynamicLayer)
     sliding = [layer for layer in layers if type(layer) is DynamicSlidingWindowLayer]
-    if not full or len(full) + len(sliding) != len(layers):
+    # some versions of transformers leave layers out that read the keys and values of others, but not their operations
+    if not full or len(full) + len(sliding) != text.num_hidden_layers:
         raise KVMMError(f"A plan counts layers of full and sliding attention only: {type(config).__name__} has others.")
     shapes = configured_heads(text)
     packed, windows = {shapes[i] for i in full}, {shapes[i] for i in range(len(layers)) if i not in full}

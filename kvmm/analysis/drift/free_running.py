@@ -96,7 +96,8 @@ class RowCaches(Cache):
     ) -> tuple[PackedHandle, PackedHandle]:
         """Append ``[B, H_kv, 1, D]``, one row to each cache."""
         rows = zip(self.caches, key_states.split(1), value_states.split(1), strict=True)
-        handle = PackedHandle(_Rows([cache.update(key, value, layer_idx)[:2] for cache, key, value in rows]))
+        held = [cache.update(key, value, layer_idx)[:2] for cache, key, value in rows]
+        handle = PackedHandle(_Rows(held), key_states.device)
         return handle, handle
 
 
