@@ -67,10 +67,7 @@ class BatchLayer(CacheLayerMixin):
 
         Raises ``KVMMError`` for another number of sequences, or of tokens.
         """
-        rows, _, count, _ = key_states.shape
-        if (rows, count) != ((len(self._caches), 1) if self._counts is None else (1, sum(self._counts))):
-            taken = "one token of each" if self._counts is None else f"{sum(self._counts)} tokens in one row"
-            raise KVMMError(f"A batch of {len(self._caches)} caches takes {taken}, not {count} of {rows} sequences.")
+        _check_shape(key_states.shape[0], key_states.shape[2], self._caches, self._counts)
         self._new, self._states = (key_states, value_states), []
         if self._begins or self._graphs is None or not self._graphs.fits(self._index):
             pairs = zip(self._split(key_states), self._split(value_states), strict=True)
@@ -174,15 +171,18 @@ class CacheBatch(Cache):
         """Tell every cache what its new tokens are; the model's pre-hook calls it, as for one cache.
 
         A placeholder of a medium that a model generates is stored as that medium. Without ids tokens are text.
+
+        Raises ``KVMMError`` for another number of sequences, or of tokens.
         """
         packed = [cache for cache in self.caches if isinstance(cache, KVMMCache)]
         if input_ids is None or not packed or not packed[0].placeholders:
             return
+        _check_shape(*input_ids.shape, self.caches, self._counts)
         codes = label_ids(input_ids, packed[0].placeholders)
         if packed[0].table.static is not None:
             codes = codes.cpu()  # where the tables are: one wait for all
         rows = codes.split(1) if self._counts is None else codes.split(self._counts, 1)
-        for cache, row in zip(self.caches, rows, strict=False):
+        for cache, row in zip(self.caches, rows, strict=True):
             if isinstance(cache, KVMMCache):
                 cache.step.modality = row
 
@@ -222,6 +222,13 @@ def keep_in_place(cache: KVMMCache, max_length: int) -> None:
     for layer in cache.layers:
         if isinstance(layer, KVMMLayer):
             layer.never_capture()
+
+
+def _check_shape(rows: int, count: int, caches: Sequence[Cache], counts: Sequence[int] | None) -> None:
+    """Raise ``KVMMError`` unless ``count`` tokens in each of ``rows`` rows are what a batch takes."""
+    if (rows, count) != ((len(caches), 1) if counts is None else (1, sum(counts))):
+        taken = "one token of each" if counts is None else f"{sum(counts)} tokens in one row"
+        raise KVMMError(f"A batch of {len(caches)} caches takes {taken}, not {count} of {rows} sequences.")
 
 
 def _attend(query: torch.Tensor, key: Any, value: Any, scaling: float) -> torch.Tensor:

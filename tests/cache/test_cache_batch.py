@@ -149,9 +149,11 @@ def test_what_is_not_read_together_is_one_line() -> None:
     for counts in ([3], [3, 1], [3, 3, 3]):
         with pytest.raises(KVMMError, match="at least two tokens of each"):
             CacheBatch(caches, counts=counts)
-    ids, positions = torch.full((1, 5), 41), torch.arange(5)[None]
-    with pytest.raises(KVMMError, match="takes 6 tokens in one row, not 5 of 1"):
-        step(model, CacheBatch(caches, counts=[3, 3]), ids, positions)
+    for family in ("llama", "qwen2_vl"):  # the second one's tokens are told apart before its layers run
+        other, ids, positions = build(family), torch.full((1, 5), 41), torch.arange(5)[None]
+        others = [read(other, "bf16", 24)[0] for _ in range(2)]
+        with pytest.raises(KVMMError, match="takes 6 tokens in one row, not 5 of 1"):
+            step(other, CacheBatch(others, counts=[3, 3]), ids, positions)
     sliding = build("gemma3")  # whose layers of a window know of one sequence
     windows = [read(sliding, "bf16", 24)[0] for _ in range(2)]
     assert able_to_read_together(caches[0]) and not able_to_read_together(windows[0])
