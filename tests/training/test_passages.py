@@ -253,6 +253,50 @@ A: Ann Poole
     assert all(hide(Rng(seed), *passage.fill(Rng(seed))) is None for seed in range(10))
 
 
+def test_answers_with_an_ending_or_among_many_blanks_are_gone_with_their_sentence():
+    (passage,) = parse("""
+## note | Library
+It was built by Tom Reed. The library opens on Thursdays. Books are lent for weeks.
+> Hall    7
+Q: On which day is it open? | opening day
+A: Thursday
+Q: Who built it? | builder
+A: Tom Reed
+Q: Where is it? | number of the hall
+A: 7
+""")
+    opened = Counter()
+    for seed in range(40):
+        title, lines, questions = passage.fill(Rng(seed))
+        left, kept = hide(Rng(seed), title, lines, questions)
+        text = " ".join(line for _, line in left)
+        assert len(kept) == 3
+        for question in kept:
+            known = next(q for q in questions if q.wordings == question.wordings)
+            assert (question.answer is None) == (known.answer not in text)
+        opened.update(q.wordings[0] for q in kept if q.answer is None)
+    assert set(opened) == {"On which day is it open?", "Who built it?", "Where is it?"}
+
+
+def test_an_answer_that_goes_on_in_the_next_sentence_is_not_asked_without_one_of_them():
+    (passage,) = parse("""
+## note | Signs
+The first sign reads Closed. Come Friday and see. The other one is by Ann Poole. It is blue all over.
+| Room | Key
+| Kitchen | K4
+Q: What does it read? | text of the sign
+A: Closed. Come Friday
+Q: Whose is the other one? | author of the other sign
+A: Ann Poole
+Q: What opens the kitchen? | row of the kitchen
+A: Kitchen K4
+""")
+    for seed in range(20):
+        left, kept = hide(Rng(seed), *passage.fill(Rng(seed)))
+        assert left[0] == ("text", "The first sign reads Closed. It is blue all over.")
+        assert [q.answer for q in kept] == [None, "Kitchen K4"]
+
+
 def test_pages_for_training_hide_sentences_and_those_for_evaluation_do_not(monkeypatch):
     hidden = []
     monkeypatch.setattr("training.office.kinds.passages.hide", lambda *args: hidden.append(args))

@@ -30,17 +30,22 @@ def pieces(lines: list[Line]) -> list[tuple[int, str]]:
     return found
 
 
+def flat(text: str) -> str:
+    """The text in one line of single spaces."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
 def states(text: str, answer: str) -> bool:
-    """Whether ``text`` holds the answer as words of their own."""
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
+    """Whether ``text`` holds the answer as words of their own, the last one with an ending or without: "Mondays"."""
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\d)", text) is not None
 
 
 def hide(r: Rng, title: str, lines: list[Line], questions: list[Question]) -> tuple[list[Line], list[Question]] | None:
     """Leaves out what answers one of the questions.
 
     Questions whose answer stood there alone have none any more; they replace the document's own unanswerable ones, for
-    they are harder. What is derived from the whole document, or stated both there and elsewhere, is not asked: it might
-    rest on what is missing.
+    they are harder. What is derived from the whole document, or stated both there and elsewhere, or in part there, is
+    not asked: it might rest on what is missing.
 
     Args:
         r: draws the sentence. title, lines, questions: a filled passage, as `Passage.fill` returns it.
@@ -51,7 +56,7 @@ def hide(r: Rng, title: str, lines: list[Line], questions: list[Question]) -> tu
     stated = [q for q in questions if q.answer is not None and not q.derived]
     parts = pieces(lines)
     others = [title, *(text for sort, text in lines if sort != "text" and sort not in WHOLE)]
-    whole = re.sub(r"\s+", " ", " ".join([*others, *(text for _, text in parts)]))
+    whole = flat(" ".join([*others, *(text for _, text in parts)]))
     if len(parts) < 3:
         return None
     found = [
@@ -63,13 +68,15 @@ def hide(r: Rng, title: str, lines: list[Line], questions: list[Question]) -> tu
         return None
     number, missing = r.pick(found)
     sort, text = lines[number]
-    rest = re.sub(r"\s+", " ", text.replace(missing, "", 1)).strip() if sort == "text" else ""
+    rest = flat(text.replace(missing, "", 1)) if sort == "text" else ""
     left = [*lines[:number], *([(sort, rest)] if rest else []), *lines[number + 1 :]]
+    missing = flat(missing)
     remaining = whole.replace(missing, "", 1)
     kept = []
     for q in stated:
-        if not states(missing, q.answer):
-            kept.append(q)
-        elif q.answer not in remaining:
+        if q.answer in missing and q.answer not in remaining:
             kept.append(Question(q.wordings, None))
+        # what stands in cells side by side is not in `whole`
+        elif not states(missing, q.answer) and (q.answer in remaining or q.answer not in whole):
+            kept.append(q)
     return left, kept
