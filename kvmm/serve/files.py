@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import sys
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from PIL import Image
 from kvmm.media import Media
 
 MAX_KEPT = 512 * 2**20  # bytes of decoded files and of their tensors
+ENTRY_NBYTES = 2048  # of Python's objects around them, about: a picture of one pixel takes that, too
 _PARTS = ("image_processor", "feature_extractor", "audio_processor")  # of a processor, each makes tensors of media
 
 
@@ -32,7 +34,7 @@ class KeptFiles:
     """What was made of files, found by who sent them and their content; any number of threads may use it.
 
     Args:
-        budget: bytes of everything that is kept.
+        budget: bytes of everything that is kept; a picture counts once, though its tensors are kept together with it.
 
     Attributes:
         nbytes: of what is kept now.
@@ -41,7 +43,8 @@ class KeptFiles:
     def __init__(self, budget: int = MAX_KEPT) -> None:
         self.budget, self.nbytes = budget, 0
         self._guard = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()  # the least recently used first
+        self._kept: OrderedDict[Hashable, tuple[Any, dict[int, int]]] = OrderedDict()  # the least recently used first
+        self._references: Counter[int] = Counter()  # entries by address of memory
 
     def media(self, owner: str, content: bytes, decode: Callable[[], list[Media]]) -> tuple[bytes, list[Media]]:
         """The SHA-256 of a file's content, and the media in it: those kept for the same owner, or what ``decode()``
@@ -50,7 +53,7 @@ class KeptFiles:
         found = self.get((owner, digest))
         if found is None:
             items = decode()
-            found = self.put((owner, digest), items, sum(item.nbytes for item in items))
+            found = self.put((owner, digest), items, [part for item in items for part in (item.data, item.text)])
         return digest, found
 
     def processor(self, processor: Any) -> Any:
@@ -69,21 +72,39 @@ class KeptFiles:
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
-    def put(self, key: Hashable, value: Any, nbytes: int) -> Any:
-        """Keep something of so many bytes, unless it is larger than the budget.
+    def put(self, key: Hashable, value: Any, parts: Iterable[Any]) -> Any:
+        """Keep something, unless it is larger than the budget.
+
+        Args:
+            key: it is found by.
+            value: what is kept.
+            parts: the pictures, arrays, tensors and texts that it holds.
 
         Returns:
             what another thread has put there before, else ``value``.
         """
+        sizes = dict(_memory(part) for part in parts)
         with self._guard:
             if key in self._kept:
                 return self._kept[key][0]
-            if nbytes <= self.budget:
-                self._kept[key] = value, nbytes
-                self.nbytes += nbytes
+            if ENTRY_NBYTES + sum(sizes.values()) <= self.budget:
+                self._kept[key] = value, sizes
+                self.nbytes += ENTRY_NBYTES
+                for address, nbytes in sizes.items():
+                    self.nbytes += 0 if self._references[address] else nbytes
+                    self._references[address] += 1
             while self.nbytes > self.budget:
-                self.nbytes -= self._kept.popitem(last=False)[1][1]
+                self._drop(next(iter(self._kept)))
             return value
+
+    def _drop(self, key: Hashable) -> None:
+        _, sizes = self._kept.pop(key)
+        self.nbytes -= ENTRY_NBYTES
+        for address, nbytes in sizes.items():
+            self._references[address] -= 1
+            if not self._references[address]:
+                del self._references[address]
+                self.nbytes -= nbytes
 
 
 class _KeepingPart:
@@ -107,8 +128,8 @@ class _KeepingPart:
         if found is None:
             result = self._part(*args, **options)
             found = result, held
-            tensors = sum(x.nbytes for x in result.values() if isinstance(x, torch.Tensor))
-            self._kept.put(key, found, tensors + sum(_nbytes(x) for x in held))
+            tensors = [x for x in result.values() if isinstance(x, (torch.Tensor, np.ndarray))]
+            self._kept.put(key, found, [*tensors, *held])
         return copy.copy(found[0])  # processors take entries out of it
 
 
@@ -126,8 +147,14 @@ def _key_of(value: Any, held: list[Any]) -> Hashable:
     raise _Unknown
 
 
-def _nbytes(data: Image.Image | np.ndarray) -> int:
-    return data.nbytes if isinstance(data, np.ndarray) else 4 * data.width * data.height  # as Pillow holds RGB
+def _memory(part: Any) -> tuple[int, int]:
+    """The address and the bytes of the memory of a picture, an array, a tensor or a text."""
+    if isinstance(part, torch.Tensor):  # which may show some of it only
+        storage = part.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
+    if isinstance(part, Image.Image):
+        return id(part), 4 * part.width * part.height  # as Pillow holds RGB
+    return id(part), part.nbytes if isinstance(part, np.ndarray) else sys.getsizeof(part)
 
 
-__all__ = ["MAX_KEPT", "KeptFiles"]
+__all__ = ["ENTRY_NBYTES", "MAX_KEPT", "KeptFiles"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from transformers import BatchFeature
 from kvmm.media import Media
 from kvmm.models import load_model
 from kvmm.serve import prompts
-from kvmm.serve.files import KeptFiles
+from kvmm.serve.files import ENTRY_NBYTES, KeptFiles
 from kvmm.serve.prompts import PromptMaker, ServedPrompt
 from kvmm.serve.protocol import parse_request
 from tests.models import checkpoints
@@ -24,6 +26,10 @@ from tests.serve.running import audio, chat, image, pdf
 
 def page(side: int) -> Media:
     return Media("image", Image.new("RGB", (side, side)), "page.png")
+
+
+# of a file that is a picture of 10 by 10
+ONE = ENTRY_NBYTES + 4 * 10 * 10
 
 
 def made(maker: PromptMaker, question: str, *files: Any, owner: str = "one") -> ServedPrompt:
@@ -101,7 +107,8 @@ def test_media_in_another_order_are_made_for_it(omni: Any) -> None:
 
 
 def test_the_least_recently_used_goes_beyond_the_budget() -> None:
-    kept, decoded = KeptFiles(budget=3 * 400), []
+    no_text = sys.getsizeof("")  # one object for all
+    kept, decoded = KeptFiles(budget=3 * ONE + no_text), []
 
     def find(name: bytes, side: int = 10) -> list[Media]:
         def decode() -> list[Media]:
@@ -111,13 +118,44 @@ def test_the_least_recently_used_goes_beyond_the_budget() -> None:
         return kept.media("", name, decode)[1]
 
     found = [find(name)[0] for name in (b"a", b"b", b"c")]
-    assert kept.nbytes == 1200 and find(b"a")[0] is found[0]
+    assert kept.nbytes == kept.budget and find(b"a")[0] is found[0]
     find(b"d")
-    assert kept.nbytes == 1200 and find(b"a")[0] is found[0] and find(b"c")[0] is found[2]
+    assert kept.nbytes == kept.budget and find(b"a")[0] is found[0] and find(b"c")[0] is found[2]
     assert find(b"b")[0] is not found[1]
-    find(b"larger than all", 40)
-    find(b"larger than all", 40)
-    assert decoded == [b"a", b"b", b"c", b"d", b"b", b"larger than all", b"larger than all"] and kept.nbytes == 1200
+    for _ in range(2):
+        find(b"larger than all", 50)
+    assert decoded == [b"a", b"b", b"c", b"d", b"b", b"larger than all", b"larger than all"]
+    assert kept.nbytes == kept.budget
+
+
+def test_texts_and_small_pictures_count_with_what_is_around_them() -> None:
+    kept = KeptFiles(budget=10 * ENTRY_NBYTES)
+
+    def number_kept() -> int:
+        return sum(kept.get(("", hashlib.sha256(bytes([k])).digest())) is not None for k in range(20))
+
+    for k in range(20):
+        kept.media("", bytes([k]), lambda: [page(1)])
+    assert number_kept() == 9 and kept.nbytes <= kept.budget
+    text = "a" * 2 * ENTRY_NBYTES
+    kept.media("", b"text", lambda: [Media("image", Image.new("RGB", (1, 1)), "a.pdf", 1, text)])
+    assert number_kept() == 6 and kept.nbytes <= kept.budget
+
+
+def test_a_picture_counts_once_and_stays_where_its_tensors_are_too_large() -> None:
+    tensors = ENTRY_NBYTES + Part.NBYTES
+    for budget, calls in ((2 * ONE + tensors, 1), (ONE + tensors, 2)):
+        kept = KeptFiles(budget)
+        processor = kept.processor(Processor())
+        for _ in range(2):
+            _, (media,) = kept.media("", b"a", lambda: [page(10)])
+            processor.image_processor([media.data])
+        assert processor.image_processor.calls == calls
+    kept = KeptFiles()
+    _, (media,) = kept.media("", b"a", lambda: [page(10)])
+    before = kept.nbytes
+    kept.processor(Processor()).image_processor([media.data])
+    assert kept.nbytes == before + tensors
 
 
 def test_the_first_of_two_that_decode_at_once_is_for_both() -> None:
@@ -127,20 +165,22 @@ def test_the_first_of_two_that_decode_at_once_is_for_both() -> None:
         kept.media("", b"a", lambda: early)  # another thread was faster
         return [page(10)]
 
-    assert kept.media("", b"a", decode)[1] is early and kept.nbytes == 400
+    assert kept.media("", b"a", decode)[1] is early and kept.nbytes == ONE + sys.getsizeof("")
 
 
 class Part:
     """An image processor whose results show how often it was called."""
 
     size = 3
+    NBYTES = 2 * 100 * 4  # of all of what is kept of a result
 
     def __init__(self) -> None:
         self.calls = 0
 
     def __call__(self, images: Any, **options: Any) -> BatchFeature:
         self.calls += 1
-        return BatchFeature({"pixel_values": torch.full((2, 2), self.calls), "other": 1})
+        whole = torch.full((2, 100), self.calls, dtype=torch.int32)
+        return BatchFeature({"pixel_values": whole[:, ::50], "other": 1})
 
 
 class Processor:
