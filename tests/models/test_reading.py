@@ -8,12 +8,16 @@ import time
 import pytest
 import torch
 
+from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import FAMILIES, Conversation, load_model
 from kvmm.models.generation import Stopped, stoppable, unless_stopped
-from kvmm.models.pieces import divide
+from kvmm.models.pieces import Piece, divide
+from kvmm.models.positions import all_position_ids
+from kvmm.models.prompting import Prompt
 from kvmm.models.question import PIECE_TOKENS
+from kvmm.models.reading import read_piece, read_pieces
 from tests import tiny_models as tiny
 from tests.models import checkpoints
 from tests.models.conftest import draw_page
@@ -60,6 +64,32 @@ def test_pieces_give_what_one_piece_gives(family, tmp_path, monkeypatch):
         assert [answer.token_ids for answer in one] == [answer.token_ids for answer in some], policy
         if policy == "dynamic":
             torch.testing.assert_close(keys(divided.cache), keys(whole.cache), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shortens", [True, False])
+def test_pieces_of_several_prompts_give_the_logits_behind_each(shortens, monkeypatch):
+    """Whether or not the model can leave out the logits of other tokens."""
+    model, generator = tiny.build("qwen2_vl"), torch.Generator().manual_seed(0)
+    ids = [torch.randint(40, 60, (1, length), generator=generator) for length in (30, 12, 45)]
+    prompts = [Prompt({"input_ids": row, "attention_mask": torch.ones_like(row)}, {}, row, {}) for row in ids]
+    ends = [[20, 30], [5, 12], [43, 45]]
+    positions = [all_position_ids(model, prompt.inputs) for prompt in prompts]
+    if not shortens:
+        whole = model.forward
+
+        def forward(input_ids, position_ids, past_key_values, use_cache, return_dict, attention_mask=None):
+            return whole(input_ids, attention_mask, position_ids, past_key_values, use_cache=True, return_dict=True)
+
+        monkeypatch.setattr(model, "forward", forward)
+    alone, together = ([KVMMCache.for_model(model, "bf16") for _ in ids] for _ in range(2))
+    with torch.no_grad():
+        for k in range(2):
+            pieces = [Piece(end[k - 1] if k else 0, end[k]) for end in ends]
+            places = [{"position_ids": place} for place in positions]
+            each = zip(alone, prompts, pieces, places, strict=True)
+            expected = torch.cat([read_piece(model, *one)[:, -1] for one in each])
+            found = read_pieces(model, together, prompts, pieces, positions)
+            torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
 
 
 def test_no_medium_is_in_two_pieces_and_none_has_a_single_token():
