@@ -11,6 +11,7 @@ from training.office.canvas_engine import set_on_canvas
 from training.office.document import Document
 from training.office.hiding import hide
 from training.office.kinds.passages import ask, foreign_question, passage_page, set_passage
+from training.office.lookups import blocks_of
 from training.office.passages import Filler, Question, draw, faults, parse, passages, subjects
 from training.pages.values import Rng
 
@@ -68,7 +69,8 @@ def test_subjects_are_drawn_by_what_they_have():
     length = {name: sum(p.length for p in group) / len(group) for name, group in groups.items()}
     weights = {name: len(group) ** 0.8 * (1 + length[name] / 800) for name, group in groups.items()}
     for name, weight in weights.items():
-        assert drawn[name] / 30000 == pytest.approx(weight / sum(weights.values()), rel=0.35), name
+        expected = 30000 * weight / sum(weights.values())
+        assert abs(drawn[name] - expected) < 4 * expected**0.5 + 0.1 * expected, name
 
 
 def test_lines_questions_and_choices_are_parsed():
@@ -139,10 +141,13 @@ def test_pages_show_the_answers_that_they_state():
         document = Document(Rng(seed), (756, 532))
         passage_page(document)
         everything = {part for one in document.asks for part in one.needs}
+        charts = {part for block in blocks_of(document) if block.kind == "chart" for part in block.parts}
         _, drawn, lines = set_on_canvas(document, 756, 532, False)
         for one in document.asks:
             if one.answer is not None and drawn.issuperset(one.needs) and set(one.needs) != everything:
-                assert flat(one.answer) in flat(" ".join(lines)), (seed, one)
+                # labels that stand beside each other below a chart are wrapped: their words are not in a row
+                shown = one.answer.split() if charts.issuperset(one.needs) else [one.answer]
+                assert all(flat(part) in flat(" ".join(lines)) for part in shown), (seed, one)
                 stated += 1
     assert stated > 100
 
