@@ -30,21 +30,52 @@ class _Unknown(Exception):
     """A call has an argument of which nobody knows whether it changes."""
 
 
+class HeldMemory:
+    """Bytes of pictures, arrays, tensors and texts that several may hold at once, each counted once. Its user sees to
+    it that one thread at a time calls it.
+
+    Attributes:
+        nbytes: of what is held now.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._references: Counter[int] = Counter()  # by address of memory
+
+    def hold(self, parts: Iterable[Any]) -> dict[int, int]:
+        """Count these; returns what :meth:`release` takes: bytes by address."""
+        sizes = dict(_memory(part) for part in parts)
+        for address, nbytes in sizes.items():
+            self.nbytes += 0 if self._references[address] else nbytes
+            self._references[address] += 1
+        return sizes
+
+    def release(self, sizes: Mapping[int, int]) -> None:
+        """Count them no more."""
+        for address, nbytes in sizes.items():
+            self._references[address] -= 1
+            if not self._references[address]:
+                del self._references[address]
+                self.nbytes -= nbytes
+
+
 class KeptFiles:
     """What was made of files, found by who sent them and their content; any number of threads may use it.
 
     Args:
         budget: bytes of everything that is kept; a picture counts once, though its tensors are kept together with it.
 
-    Attributes:
-        nbytes: of what is kept now.
     """
 
     def __init__(self, budget: int = MAX_KEPT) -> None:
-        self.budget, self.nbytes = budget, 0
-        self._guard = threading.Lock()
+        self.budget = budget
+        self._guard, self._memory = threading.Lock(), HeldMemory()
         self._kept: OrderedDict[Hashable, tuple[Any, dict[int, int]]] = OrderedDict()  # the least recently used first
-        self._references: Counter[int] = Counter()  # entries by address of memory
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept now."""
+        return self._memory.nbytes + ENTRY_NBYTES * len(self._kept)
 
     def media(self, owner: str, content: bytes, decode: Callable[[], list[Media]]) -> tuple[bytes, list[Media]]:
         """The SHA-256 of a file's content, and the media in it: those kept for the same owner, or what ``decode()``
@@ -83,28 +114,17 @@ class KeptFiles:
         Returns:
             what another thread has put there before, else ``value``.
         """
-        sizes = dict(_memory(part) for part in parts)
+        parts = list(parts)
+        size = ENTRY_NBYTES + sum(dict(map(_memory, parts)).values())
         with self._guard:
             if key in self._kept:
                 return self._kept[key][0]
-            if ENTRY_NBYTES + sum(sizes.values()) <= self.budget:
-                self._kept[key] = value, sizes
-                self.nbytes += ENTRY_NBYTES
-                for address, nbytes in sizes.items():
-                    self.nbytes += 0 if self._references[address] else nbytes
-                    self._references[address] += 1
+            if size <= self.budget:
+                self._kept[key] = value, self._memory.hold(parts)
             while self.nbytes > self.budget:
-                self._drop(next(iter(self._kept)))
+                _, sizes = self._kept.popitem(last=False)[1]
+                self._memory.release(sizes)
             return value
-
-    def _drop(self, key: Hashable) -> None:
-        _, sizes = self._kept.pop(key)
-        self.nbytes -= ENTRY_NBYTES
-        for address, nbytes in sizes.items():
-            self._references[address] -= 1
-            if not self._references[address]:
-                del self._references[address]
-                self.nbytes -= nbytes
 
 
 class _KeepingPart:
@@ -157,4 +177,4 @@ def _memory(part: Any) -> tuple[int, int]:
     return id(part), part.nbytes if isinstance(part, np.ndarray) else sys.getsizeof(part)
 
 
-__all__ = ["ENTRY_NBYTES", "MAX_KEPT", "KeptFiles"]
+__all__ = ["ENTRY_NBYTES", "MAX_KEPT", "HeldMemory", "KeptFiles"]

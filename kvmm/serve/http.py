@@ -24,6 +24,7 @@ from kvmm.errors import KVMMError
 from kvmm.serve.bodies import Bodies, ClientGone
 from kvmm.serve.engine import Engine
 from kvmm.serve.errors import APIError, busy
+from kvmm.serve.files import HeldMemory
 from kvmm.serve.generation import Delta, Event, Finish, Generation
 from kvmm.serve.metrics import CONTENT_TYPE, Metrics
 from kvmm.serve.prompts import PromptMaker, ServedPrompt
@@ -76,7 +77,7 @@ class Service:
         self.created = int(time.time())
         self.bodies = Bodies(self.settings.max_body)
         self.places = 0
-        self.prepared = 0  # bytes of pixels and audio features of all requests
+        self.prepared = HeldMemory()  # pixels and audio features of all requests
         self.pool = ThreadPoolExecutor(PREPARING, "kvmm-prepare")
         self._keys = {hashlib.sha256(key.encode()).digest(): key for key in self.settings.api_keys}
 
@@ -133,7 +134,7 @@ class Exchange:
         self._stop = threading.Event()  # ends the decoding of files
         self._generation: Generation | None = None
         self._gone: asyncio.Task[None] | None = None
-        self._prepared = 0  # bytes of pixels and audio features
+        self._prepared: dict[int, int] = {}  # bytes of its pixels and audio features by address
         self.arrived = time.perf_counter()
 
     async def begin(self) -> ChatRequest:
@@ -169,9 +170,9 @@ class Exchange:
         prompt = await self._or_gone(
             self._loop.run_in_executor(self._service.pool, make, asked, self._scope, self._stop)
         )
-        self._prepared = prompt.nbytes
-        self._service.prepared += self._prepared
-        if self._service.prepared > MAX_PREPARED and self._service.prepared > self._prepared:
+        before = self._service.prepared.nbytes
+        self._prepared = self._service.prepared.hold(prompt.tensors)
+        if before and self._service.prepared.nbytes > max(before, MAX_PREPARED):
             raise busy()
         return prompt
 
@@ -184,7 +185,12 @@ class Exchange:
         event = await self._or_gone(asyncio.ensure_future(self._events.get()))
         if isinstance(event, APIError):
             raise event
+        self._forget_media()  # the prompt has been read
         return event
+
+    def _forget_media(self) -> None:
+        self._service.prepared.release(self._prepared)
+        self._prepared = {}
 
     async def _until_gone(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
@@ -200,7 +206,7 @@ class Exchange:
     def end(self) -> None:
         """Leave the engine, if the answer is not done; nothing is kept of this request."""
         self._stop.set()
-        self._service.prepared -= self._prepared
+        self._forget_media()
         if self._generation is not None:
             self._service.engine.cancel(self._generation)
         if self._gone is not None:

@@ -115,9 +115,9 @@ class ServedPrompt:
         return self.prompt.ids.shape[1]
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of pixels and audio features that are still to be read."""
-        return sum(tensor.nbytes for tensors in self.media for tensor in tensors.values())
+    def tensors(self) -> list[torch.Tensor]:
+        """Pixels and audio features that are still to be read."""
+        return [tensor for tensors in self.media for tensor in tensors.values()]
 
     def pieces_from(self, past: int) -> list[Piece]:
         """What remains to be read behind the first ``past`` tokens; a piece ends at every boundary."""

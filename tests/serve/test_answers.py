@@ -172,7 +172,7 @@ def test_a_client_that_goes_away_frees_its_place(omni: Any, stream: bool) -> Non
         engine.ends = ends
         assert text_of(running.ask("What is the date?", image()))
         assert running.metrics()['kvmm_requests_total{status="499"}'] == 1
-        assert running.service.prepared == running.service.bodies.nbytes == 0
+        assert running.service.prepared.nbytes == running.service.bodies.nbytes == 0
 
 
 def test_a_client_that_goes_away_while_it_sends(server: Running) -> None:

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -16,12 +17,12 @@ from transformers import BatchFeature
 
 from kvmm.media import Media
 from kvmm.models import load_model
-from kvmm.serve import prompts
+from kvmm.serve import http, prompts
 from kvmm.serve.files import ENTRY_NBYTES, KeptFiles
 from kvmm.serve.prompts import PromptMaker, ServedPrompt
 from kvmm.serve.protocol import parse_request
 from tests.models import checkpoints
-from tests.serve.running import audio, chat, image, pdf
+from tests.serve.running import audio, chat, image, pdf, serving
 
 
 def page(side: int) -> Media:
@@ -212,3 +213,33 @@ def test_a_picture_in_the_place_of_another_is_not_taken_for_it() -> None:
     part = KeptFiles().processor(Processor()).image_processor
     numbers = [int(part([Image.new("RGB", (4, 4))])["pixel_values"][0, 0]) for _ in range(20)]
     assert numbers == list(range(1, 21))
+
+
+def test_requests_about_one_document_hold_its_tensors_once(omni: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(omni) as running:
+        prepared, maker = running.service.prepared, running.service.maker
+        scope = running.service.scope_of("")
+        running.ask("What is the total?", image(), max_tokens=1)
+        mine = made(maker, "What is the date?", image(), owner=scope)
+        monkeypatch.setattr(http, "MAX_PREPARED", 1)
+        held = prepared.hold(mine.tensors)
+        assert prepared.nbytes >= sum(tensor.nbytes for tensor in mine.tensors) > 1
+        before = prepared.nbytes
+        running.ask("Who sent it?", image(), max_tokens=1)
+        assert running.post(chat("What is the total?", image("receipt.png"))).status_code == 503
+        running.ask("What is two and two?", max_tokens=1)
+        running.wait_for(lambda: running.service.places == 0)
+        assert prepared.nbytes == before
+        prepared.release(held)
+        assert prepared.nbytes == 0
+        running.ask("What is the total?", image("receipt.png"), max_tokens=1)
+
+
+def test_what_an_answer_has_read_is_not_held_until_its_end(omni: Any) -> None:
+    with serving(omni) as running:
+        running.service.engine.ends = frozenset()  # no answer ends before it is as long as it may be
+        body = chat("What is the total?", image(), max_tokens=400, stream=True)
+        with httpx.stream("POST", f"{running.url}/v1/chat/completions", json=body, timeout=600) as answer:
+            next(line for line in answer.iter_lines() if '"content":"' in line.replace(" ", ""))
+            running.wait_for(lambda: running.service.prepared.nbytes == 0)
+            assert running.service.places == 1
