@@ -23,6 +23,7 @@ from kvmm.kernels.attention.backends.cuda.arguments import (
     residual_arguments,
     residual_members,
 )
+from kvmm.kernels.attention.backends.cuda.compiled import Compiled, macro, rounded
 from kvmm.kernels.attention.backends.cuda.inputs import ResidualInputs, ResidualSplits
 from kvmm.kernels.attention.backends.cuda.kernel import (
     HEADER,
@@ -37,11 +38,8 @@ from kvmm.kernels.attention.backends.cuda.variant import (
     QUERY_TYPES,
     RESIDUAL_TYPES,
     TYPES,
-    Compiled,
     laid_out,
-    macro,
     residual_fits,
-    rounded,
 )
 from kvmm.kernels.attention.backends.triton.call import DecodeCall, Partial
 from kvmm.kernels.attention.format import DenseFormat, aligned

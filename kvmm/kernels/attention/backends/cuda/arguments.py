@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from kvmm.kernels.attention.backends.cuda.compiled import Compiled
 from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, rows_of
-from kvmm.kernels.attention.backends.cuda.variant import Compiled
 from kvmm.kernels.attention.format import MAX_PLANES, TENSORS
 from kvmm.kernels.attention.structs import FLOAT, INT, LONG_LONG, Member, Struct, header, pointer
 

@@ -19,9 +19,10 @@ import torch
 from kvmm.errors import KVMMError
 from kvmm.kernels.attention.backends.cuda import nvrtc
 from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
+from kvmm.kernels.attention.backends.cuda.compiled import Compiled
 from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, device_of
 from kvmm.kernels.attention.backends.cuda.splits import grid_of
-from kvmm.kernels.attention.backends.cuda.variant import Compiled, Variant, variant_of
+from kvmm.kernels.attention.backends.cuda.variant import Variant, variant_of
 
 _SOURCE = Path(__file__).with_name("attention.cu")
 _INCLUDED = ("device.cuh", "dense_columns.cuh", "half_products.cuh")

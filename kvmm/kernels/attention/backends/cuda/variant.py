@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 
+from kvmm.kernels.attention.backends.cuda.compiled import Compiled, macro, rounded
 from kvmm.kernels.attention.backends.cuda.inputs import (
     KeyPlanes,
     Plane,
@@ -32,31 +33,6 @@ MAX_CHUNKS = 4  # groups of channels that a token of keys has
 TYPES = {torch.float16: 1, torch.float32: 2}
 QUERY_TYPES = TYPES | {torch.bfloat16: 3}
 RESIDUAL_TYPES = {torch.float16: 1, torch.bfloat16: 3}
-
-
-def rounded(x: int, n: int) -> int:
-    return -(-x // n) * n
-
-
-def macro(comment: str, **default: object) -> Any:
-    """A field that is a macro of its name in upper case, with what it says."""
-    return field(metadata={"comment": comment}, **default)
-
-
-class Compiled:
-    """What a kernel's source has to know to be compiled: every field is a macro, a pair is two, for both planes."""
-
-    @property
-    def macros(self) -> dict[str, tuple[int, str]]:
-        """Values and comments of all macros, by name."""
-        macros = {}
-        for entry in fields(self):
-            value, comment, name = getattr(self, entry.name), entry.metadata["comment"], entry.name.upper()
-            if isinstance(value, tuple):
-                macros |= {f"{name}_{plane}": (number, comment) for plane, number in enumerate(value)}
-            else:
-                macros[name] = int(value), comment
-        return macros | {"WARP_BYTES": (self.warp_bytes, "shared memory of a warp")}
 
 
 @dataclass(frozen=True)
