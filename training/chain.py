@@ -142,17 +142,8 @@ class Session:
         if done.is_file() or (again and not minutes):
             return
         options = ["--base", str(base), "--only", "text", "--out", str(self.text), "--distill-weight", "0"]
-        options += [
-            "--lr",
-            "1.2e-3",
-            "--text-lr",
-            "0.3",
-            "--accumulate",
-            "1",
-            "--total-minutes",
-            str(minutes),
-            "--fresh",
-        ]
+        options += ["--lr", "1.2e-3", "--text-lr", "0.3", "--accumulate", "1", "--fresh"]
+        options += ["--total-minutes", str(minutes)]
         options += ["--init", str(base), "--elapsed-minutes", "0"] if again else []
         self.say(f"teacher, {minutes:g} minutes")
         if not self.train("teacher", options, minutes):

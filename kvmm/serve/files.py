@@ -41,22 +41,26 @@ class HeldMemory:
     def __init__(self) -> None:
         self.nbytes = 0
         self._references: Counter[int] = Counter()  # by address of memory
+        self._counted: dict[int, int] = {}  # bytes by address
 
-    def hold(self, parts: Iterable[Any]) -> dict[int, int]:
-        """Count these; returns what :meth:`release` takes: bytes by address."""
+    def hold(self, parts: Iterable[Any]) -> list[int]:
+        """Count these; returns the addresses, which :meth:`release` takes."""
         sizes = dict(_memory(part) for part in parts)
         for address, nbytes in sizes.items():
-            self.nbytes += 0 if self._references[address] else nbytes
+            # what lay there before may be gone already, though nobody has released it yet
+            more = max(nbytes - self._counted.get(address, 0), 0)
+            self._counted[address] = self._counted.get(address, 0) + more
             self._references[address] += 1
-        return sizes
+            self.nbytes += more
+        return list(sizes)
 
-    def release(self, sizes: Mapping[int, int]) -> None:
+    def release(self, addresses: Iterable[int]) -> None:
         """Count them no more."""
-        for address, nbytes in sizes.items():
+        for address in addresses:
             self._references[address] -= 1
             if not self._references[address]:
                 del self._references[address]
-                self.nbytes -= nbytes
+                self.nbytes -= self._counted.pop(address)
 
 
 class KeptFiles:
@@ -64,13 +68,12 @@ class KeptFiles:
 
     Args:
         budget: bytes of everything that is kept; a picture counts once, though its tensors are kept together with it.
-
     """
 
     def __init__(self, budget: int = MAX_KEPT) -> None:
         self.budget = budget
         self._guard, self._memory = threading.Lock(), HeldMemory()
-        self._kept: OrderedDict[Hashable, tuple[Any, dict[int, int]]] = OrderedDict()  # the least recently used first
+        self._kept: OrderedDict[Hashable, tuple[Any, list[int]]] = OrderedDict()  # the least recently used first
 
     @property
     def nbytes(self) -> int:
@@ -122,8 +125,8 @@ class KeptFiles:
             if size <= self.budget:
                 self._kept[key] = value, self._memory.hold(parts)
             while self.nbytes > self.budget:
-                _, sizes = self._kept.popitem(last=False)[1]
-                self._memory.release(sizes)
+                _, addresses = self._kept.popitem(last=False)[1]
+                self._memory.release(addresses)
             return value
 
 

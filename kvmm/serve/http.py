@@ -134,7 +134,7 @@ class Exchange:
         self._stop = threading.Event()  # ends the decoding of files
         self._generation: Generation | None = None
         self._gone: asyncio.Task[None] | None = None
-        self._prepared: dict[int, int] = {}  # bytes of its pixels and audio features by address
+        self._prepared: list[int] = []  # addresses of its pixels and audio features
         self.arrived = time.perf_counter()
 
     async def begin(self) -> ChatRequest:
@@ -190,7 +190,7 @@ class Exchange:
 
     def _forget_media(self) -> None:
         self._service.prepared.release(self._prepared)
-        self._prepared = {}
+        self._prepared = []
 
     async def _until_gone(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":

@@ -18,7 +18,7 @@ from transformers import BatchFeature
 from kvmm.media import Media
 from kvmm.models import load_model
 from kvmm.serve import http, prompts
-from kvmm.serve.files import ENTRY_NBYTES, KeptFiles
+from kvmm.serve.files import ENTRY_NBYTES, HeldMemory, KeptFiles
 from kvmm.serve.prompts import PromptMaker, ServedPrompt
 from kvmm.serve.protocol import parse_request
 from tests.models import checkpoints
@@ -213,6 +213,16 @@ def test_a_picture_in_the_place_of_another_is_not_taken_for_it() -> None:
     part = KeptFiles().processor(Processor()).image_processor
     numbers = [int(part([Image.new("RGB", (4, 4))])["pixel_values"][0, 0]) for _ in range(20)]
     assert numbers == list(range(1, 21))
+
+
+def test_memory_that_is_used_again_before_its_release_is_counted_out_as_it_was_in(monkeypatch) -> None:
+    monkeypatch.setattr("kvmm.serve.files._memory", lambda part: part)
+    memory = HeldMemory()
+    first, larger, smaller = memory.hold([(1, 100)]), memory.hold([(1, 300)]), memory.hold([(1, 50), (2, 7)])
+    assert memory.nbytes == 307
+    for one in (first, smaller, larger):
+        memory.release(one)
+    assert memory.nbytes == 0
 
 
 def test_requests_about_one_document_hold_its_tensors_once(omni: Any, monkeypatch: pytest.MonkeyPatch) -> None:
