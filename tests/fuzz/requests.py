@@ -295,8 +295,8 @@ class Fuzzer:
         """Send it, look at the answer, and see that the server goes on and holds nothing of it."""
         answer, left = self.runner.run(self._send(data))
         service = self.service
-        if left or service.places or service.prepared or service.bodies.nbytes:
-            raise AssertionError(f"it holds {service.places} places, {service.prepared} bytes: {left}")
+        if left or service.places or service.prepared.nbytes or service.bodies.nbytes:
+            raise AssertionError(f"it holds {service.places} places, {service.prepared.nbytes} bytes: {left}")
         until = time.monotonic() + WRITING_SECONDS  # a prefix may be being written
         while strangers := [path.name for path in self.folder.rglob("*") if path.is_file() and not _is_prefix(path)]:
             if time.monotonic() > until:

@@ -250,6 +250,7 @@ def test_what_an_answer_has_read_is_not_held_until_its_end(omni: Any) -> None:
         running.service.engine.ends = frozenset()  # no answer ends before it is as long as it may be
         body = chat("What is the total?", image(), max_tokens=400, stream=True)
         with httpx.stream("POST", f"{running.url}/v1/chat/completions", json=body, timeout=600) as answer:
-            next(line for line in answer.iter_lines() if '"content":"' in line.replace(" ", ""))
+            lines = answer.iter_lines()  # its end would be that of the connection
+            next(line for line in lines if '"content":"' in line.replace(" ", ""))
             running.wait_for(lambda: running.service.prepared.nbytes == 0)
             assert running.service.places == 1

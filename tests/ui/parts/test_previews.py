@@ -17,6 +17,12 @@ sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
 
 PLAYER = "audio, [data-testid='waveform-tone.wav'], .audio-container"
+# In one step: the chat scrolls down by itself as long as an answer grows.
+GAP_BELOW_THE_LABEL = """chat => {
+    chat.querySelector(".bubble-wrap").scrollTop = 0;
+    const label = chat.querySelector("[data-testid=block-label]").getBoundingClientRect();
+    return chat.querySelector(".preview").getBoundingClientRect().top - label.bottom;
+}"""
 WORDS = "The total of page {} is $1{}.50 & <b>nothing</b> else"
 
 
@@ -62,9 +68,8 @@ def test_a_bubble_shows_the_first_pages_and_a_click_enlarges_one(visit, screensh
         assert drawn_width(previews.nth(k).locator("img")) > 500
         box = previews.nth(k).bounding_box()
         assert 60 < box["height"] < 160 and box["width"] < 220
-    page.locator("#chat-kvmm .bubble-wrap").evaluate("wrap => { wrap.scrollTop = 0; }")
-    label = page.locator("#chat-kvmm [data-testid=block-label]").bounding_box()
-    assert previews.first.bounding_box()["y"] >= label["y"] + label["height"], "the chat's label covers a picture"
+    gap = page.locator("#chat-kvmm").evaluate(GAP_BELOW_THE_LABEL)
+    assert gap >= 0, f"the chat's label covers {-gap} pixels of a picture"
     screenshot(page, f"previews-{name}")
     previews.nth(1).click()
     large = page.locator("dialog#enlarged img")
