@@ -33,6 +33,7 @@ from kvmm import policies
 from kvmm.media import Media, load_media
 from kvmm.models import Conversation, assets_folder, load_model
 from kvmm.models.caches import DYNAMIC
+from kvmm.models.loading import TINY_MODEL
 
 PAGES = 4
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,7 @@ def main() -> None:
         "--pdf", type=Path, help="a document; default: a sample of four pages or more, else drawn pages"
     )
     parser.add_argument("--question", default="What is the total?")
-    parser.add_argument("--model", help="folder or hub id; default: the embedded model")
+    parser.add_argument("--model", help="folder or hub id; default: tiny-omni")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
@@ -55,7 +56,7 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
-    model, processor = load_model(args.model, device=args.device, dtype=args.dtype)
+    model, processor = load_model(args.model or TINY_MODEL, device=args.device, dtype=args.dtype)
     media, document = find_document(args.pdf)
     names = [DYNAMIC, *args.policies]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}

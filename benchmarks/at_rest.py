@@ -35,6 +35,7 @@ from kvmm import KVMMCache, KVPolicy
 from kvmm.media import load_media
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
+from kvmm.models.loading import TINY_MODEL
 from kvmm.models.prompting import encode_question
 from kvmm.samples import load_samples
 
@@ -47,7 +48,7 @@ DRIFT = tuple(ROOT / "benchmarks" / "results" / f"{name}.json" for name in ("dri
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder or hub id; default: the embedded model")
+    parser.add_argument("--model", help="folder or hub id; default: tiny-omni")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--drift", type=Path, nargs="+", default=list(DRIFT), help="reports that KL is taken from")
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.rounds = 1 if options.smoke else options.rounds
     torch.set_num_threads(1)
     report = Report("at_rest", given, options)
-    model, processor = load_model(options.model, device=options.device)
+    model, processor = load_model(options.model or TINY_MODEL, device=options.device)
     (sample,) = [one for one in load_samples() if one.kind == KIND]
     pages = [medium.data for file in sample.files for medium in load_media(file)][: 1 if options.smoke else None]
     inputs = encode_question(model, processor, sample.question, pages, None)

@@ -24,7 +24,7 @@ from kvmm.eval.run.records import Row, Run, count_failed, read_run
 from kvmm.eval.tasks.blind import TRANSCRIPT, TRANSCRIPTION, UNANSWERABLE
 from kvmm.media import load_document
 from kvmm.models.confidence import FILE_NAME, ConfidenceMap, read_confidence_map
-from kvmm.models.loading import default_model
+from kvmm.models.loading import TINY_MODEL, assets_folder
 from kvmm.models.text_layer import TextLayer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,7 +150,7 @@ def committed_table() -> str:
 def main(out: str | None = None) -> None:
     """Write the result file if the folder of a run is given, from the newest run below it; then the table."""
     if out is not None:
-        result = result_of(read_run(out), read_confidence_map(default_model() / FILE_NAME))
+        result = result_of(read_run(out), read_confidence_map(assets_folder() / TINY_MODEL / FILE_NAME))
         RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     old, new = f"{BEGIN}\n{marked(text, BEGIN)}{END}", f"{BEGIN}\n{committed_table()}{END}"

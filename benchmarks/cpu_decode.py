@@ -34,6 +34,7 @@ from kvmm import KVMMCache, load_model, policies
 from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.models import Conversation
 from kvmm.models.caches import DYNAMIC
+from kvmm.models.loading import TINY_MODEL
 
 QUESTION = "What is the total?"
 ASKED = ("balanced", "small", "oscar2", "oscar4-2", "kivi4")
@@ -56,7 +57,7 @@ def main() -> None:
     media, document = find_document(args.pdf)
     results = {}
     for dtype in args.dtypes:
-        model, processor = load_model(device="cpu", dtype=dtype)
+        model, processor = load_model(TINY_MODEL, device="cpu", dtype=dtype)
         conversation = Conversation(model, processor, DYNAMIC)
         *_, _ = conversation.ask(QUESTION, media, max_new_tokens=1)
         inputs = conversation.prompt_inputs()

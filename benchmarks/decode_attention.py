@@ -380,9 +380,10 @@ def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse
     from kvmm.media import load_image
     from kvmm.models import assets_folder, load_model
     from kvmm.models.documents import Document
+    from kvmm.models.loading import TINY_MODEL
     from kvmm.models.prompting import encode_question
 
-    model, processor = load_model(None, device=options.device, dtype="bfloat16")
+    model, processor = load_model(TINY_MODEL, device=options.device, dtype="bfloat16")
     names = _PAGES[:1] if options.smoke else _PAGES
     images = [load_image(assets_folder() / "samples" / f"{name}.png") for name in names]
     with torch.no_grad():

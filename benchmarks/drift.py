@@ -45,12 +45,13 @@ from kvmm.analysis.drift.tool_run import read_tools, run_tools
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
 from kvmm.models.forced_text import TOP_K
+from kvmm.models.loading import TINY_MODEL
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON. What the user can put right is one line and exit code 2."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder, hub id or packaged model; default: the embedded model")
+    parser.add_argument("--model", help="folder, hub id or packaged model; default: tiny-omni")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", type=Path, nargs="+", help="text files")
     source.add_argument("--data", type=Path, help="questions about pages and recordings, JSON lines")
@@ -92,7 +93,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
+    model, processor = load_model(options.model or TINY_MODEL, device=options.device, dtype=options.dtype)
     prompts = text_prompts(model, processor, options) if options.text else data_prompts(model, processor, options)
     if options.free_running:
         names = [f"{path.stem}+{start}" if start else path.stem for path in options.text for start in options.starts]

@@ -117,11 +117,12 @@ class House:
 
     def __init__(self) -> None:
         from kvmm import load_model
+        from kvmm.models.loading import TINY_MODEL
         from kvmm.ui import Models, share_arenas
         from kvmm.ui.chat.session import Session
 
         share_arenas()
-        models = Models.of(*load_model())
+        models = Models.of(*load_model(TINY_MODEL))
         self.heavy, self.other = (Session(models, max_new_tokens=24) for _ in range(2))
 
     def ask(self, session: Any, files: list[Path]) -> tuple[float, str]:

@@ -35,12 +35,13 @@ from kvmm.calibration.fit import (
 )
 from kvmm.models import load_model
 from kvmm.models.forced_text import ForcedText
+from kvmm.models.loading import TINY_MODEL
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder, hub id or packaged model; default: the embedded model")
+    parser.add_argument("--model", help="folder, hub id or packaged model; default: tiny-omni")
     parser.add_argument("--dtype")
     parser.add_argument("--fit", type=Path, required=True, help="text or questions, as for kvmm calibrate --data")
     parser.add_argument("--limit", type=int, help="so many examples of --fit, spread over it")
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.smoke:
         options.limit, options.most, options.policies = 5, 1, options.policies[:1]
     report = Report("importance", given, options)
-    model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
+    model, processor = load_model(options.model or TINY_MODEL, device=options.device, dtype=options.dtype)
     examples = shortened(examples_of(processor, options.fit), options.limit)
     others = [one for path in options.on for one in shortened(examples_of(processor, path), options.most)]
     with ImportanceChoice(model, options.policies) as choice:

@@ -29,7 +29,7 @@ import kvmm.lmcache
 from benchmarks.report import Report, add_common_options, table
 from kvmm.media import load_media
 from kvmm.models import load_model
-from kvmm.models.loading import default_model
+from kvmm.models.loading import TINY_MODEL, assets_folder
 from kvmm.models.prompting import encode_question
 from kvmm.samples import load_samples
 
@@ -62,14 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     report = Report("lmcache_serde", given, options)
     report.run["versions"]["lmcache"] = version("lmcache")
-    model, processor = load_model(device="cpu")
+    model, processor = load_model(TINY_MODEL, device="cpu")
     samples = [one for one in load_samples() if one.kind in KINDS][: 1 if options.smoke else None]
     documents = [Document(model, processor, sample) for sample in samples]
     documents = [one for one in documents if one.chunks]
     report.run["documents"] = [
         {"tokens": one.tokens, "chunks": len(one.chunks), "answer": one.answer.shape[1]} for one in documents
     ]
-    calibration = str(default_model() / "kvmm_calibration.safetensors")
+    calibration = str(assets_folder() / TINY_MODEL / "kvmm_calibration.safetensors")
     for name, (kind, values) in serdes(calibration, documents[0].head_dim).items():
         row: dict[str, Any] = {"name": name}
         try:

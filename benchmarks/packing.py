@@ -25,6 +25,7 @@ from benchmarks.ask_policies import ROOT, find_document, machine
 from kvmm import policies
 from kvmm.models import load_model
 from kvmm.models.documents import Document
+from kvmm.models.loading import TINY_MODEL
 from kvmm.models.prompting import encode_question
 
 
@@ -32,7 +33,7 @@ from kvmm.models.prompting import encode_question
 def main(arguments: list[str] | None = None) -> None:
     """Command line; prints one line a policy and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder or hub id; default: the embedded model")
+    parser.add_argument("--model", help="folder or hub id; default: tiny-omni")
     parser.add_argument("--policies", nargs="+", default=list(policies()))
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds after one warm-up")
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     torch.set_num_threads(options.threads)
     logging.set_verbosity_error()
-    model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
+    model, processor = load_model(options.model or TINY_MODEL, device=options.device, dtype=options.dtype)
     pages, name = find_document(None)
     images = [page.data for page in pages]
     reading: list[float] = []

@@ -42,6 +42,7 @@ from kvmm.eval.metrics import anls, cer, exact_match
 from kvmm.models import load_model
 from kvmm.models.caches import DYNAMIC, measured_bits
 from kvmm.models.documents import Document, DocumentQA, answer_tokens
+from kvmm.models.loading import TINY_MODEL
 
 TRANSCRIPTION_TOKENS = 900
 BITS = ("bits", "media_bits", "media_packed_bits")
@@ -126,7 +127,7 @@ def line_of(result: dict[str, Any]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Command line; prints one line a policy and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=None, help="folder or hub id; default: the embedded model")
+    parser.add_argument("--model", default=None, help="folder or hub id; default: tiny-omni")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--policies", nargs="+", default=list(policies()), help="presets or YAML files; default: all")
     parser.add_argument("--ask-before-packing", action="store_true")
@@ -160,7 +161,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        model, processor = load_model(options.model, dtype=options.dtype)
+        model, processor = load_model(options.model or TINY_MODEL, dtype=options.dtype)
         share = documents if options.job is None else documents[options.job :: options.jobs]
         found = measure(model, processor, share, names, not options.ask_before_packing)
     if options.job is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.mini_report import REPORTS, combined_run
 from kvmm.errors import KVMMError
+from kvmm.models.loading import TINY_MODEL
 from kvmm.policy.costs import ANSWERS_PATH
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +44,7 @@ def count_answers(run: dict[str, Any]) -> dict[str, Any]:
     return {
         "command": "python -m benchmarks.policy_answers",
         "source": [path.relative_to(ROOT).as_posix() for path in REPORTS],
-        "model": "embedded",
+        "model": TINY_MODEL,
         "dtype": run["dtype"],
         "date": run["date"],
         "tasks": list(TASKS),

@@ -15,6 +15,7 @@ from typing import Any
 from kvmm import policies
 from kvmm.memory_text import memory_text
 from kvmm.models import load_model
+from kvmm.models.loading import TINY_MODEL
 from kvmm.policy.costs import BITS_PATH
 from kvmm.samples import SampleQuestion, load_samples
 from kvmm.ui.chat.session import Session, UserMessage
@@ -44,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policies", nargs="+", choices=list(policies()), help="default: all presets, anew")
     named = parser.parse_args().policies
-    model, processor = load_model(device="cpu")
+    model, processor = load_model(TINY_MODEL, device="cpu")
     session, asked = Session(Models.of(model, processor)), sample()
     rows = json.loads(BITS_PATH.read_text(encoding="utf-8"))["policies"] if named else {}
     rows |= {name: measure(session, asked, name) for name in named or policies()}
@@ -55,7 +56,7 @@ def main() -> None:
         "document": f"a PDF of {pages} pages",
         "file": asked.files[0].name,
         "question": asked.question,
-        "model": "embedded",
+        "model": TINY_MODEL,
         "dtype": str(model.dtype).removeprefix("torch."),
         "policies": rows,
     }

@@ -47,6 +47,7 @@ from kvmm.models import load_model
 from kvmm.models.caches import DYNAMIC
 from kvmm.models.documents import Document, read_on
 from kvmm.models.forced_text import compare_logits
+from kvmm.models.loading import TINY_MODEL
 from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.models.prompting import document_length, encode_question
 from kvmm.policy import KVSpec, spec
@@ -61,7 +62,7 @@ _PREPARED: list[Any] = []  # model, processor and options of this process
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON. What the user can put right is one line and exit code 2."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder or hub id; default: the embedded model")
+    parser.add_argument("--model", help="folder or hub id; default: tiny-omni")
     parser.add_argument("--data", type=Path, required=True, help="questions about pages, JSON lines")
     parser.add_argument("--limit", type=int, default=16, help="questions, spread evenly over the data")
     parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: chosen for the device")
@@ -115,7 +116,7 @@ def prepare(options: argparse.Namespace) -> PreTrainedModel:
         torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model, processor = load_model(options.model, dtype=options.dtype)
+    model, processor = load_model(options.model or TINY_MODEL, dtype=options.dtype)
     _PREPARED[:] = [model, processor, options]
     return model
 

@@ -48,6 +48,7 @@ from benchmarks.ask_policies import ROOT
 from benchmarks.report import Report, add_common_options
 from benchmarks.synthetic import SHAPES, build_model, weight_nbytes
 from kvmm.models import assets_folder, load_model
+from kvmm.models.loading import TINY_MODEL
 from kvmm.models.sampling import GREEDY
 from kvmm.samples import SAMPLES
 from kvmm.serve.generation import Delta, Finish, Generation
@@ -66,7 +67,7 @@ NAME = "model"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder; default is the embedded model")
+    parser.add_argument("--model", help="folder; default: tiny-omni")
     parser.add_argument("--random", choices=list(SHAPES), help="a text model of this shape with random weights")
     parser.add_argument("--prompt-tokens", type=int, default=2048, help="of a text, with --random")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer over HTTP")
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model, processor = _random_model(options)
         report.run["model"] = {"shape": options.random, "weights_nbytes": weight_nbytes(model)}
     else:
-        model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
+        model, processor = load_model(options.model or TINY_MODEL, device=options.device, dtype=options.dtype)
     settings = Settings(NAME, max_places=1000)
     service = build_service(model, processor, options.policy, settings, Options(max(options.clients)))
     shown = _texts(processor, options.prompt_tokens) if options.random else _images()

@@ -31,6 +31,7 @@ from benchmarks.report import Report, add_common_options, table
 from kvmm.media import load_media
 from kvmm.models import load_model
 from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.loading import TINY_MODEL
 from kvmm.models.prompting import encode_question
 from kvmm.models.speculative import Drafter, DraftModel, PromptLookup, Speculation, generate_with_drafts
 from kvmm.samples import SAMPLES
@@ -48,7 +49,7 @@ NOTHING = PromptLookup(count=0)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder, hub id or packaged model; default: the embedded model")
+    parser.add_argument("--model", help="folder, hub id or packaged model; default: tiny-omni")
     parser.add_argument("--text", type=Path, default=TEXT, help="what a model without eyes is asked about")
     parser.add_argument("--text-tokens", type=int, default=600)
     parser.add_argument("--draft-layers", type=int, help="also draft with so many layers of a text-only model")
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.rounds, options.new_tokens, options.text_tokens = 1, 12, 100
     torch.set_num_threads(options.threads)
     report = Report("speculative", given, options)
-    model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
+    model, processor = load_model(options.model or TINY_MODEL, device=options.device, dtype=options.dtype)
     drafters: dict[str, Drafter] = {"lookup": PromptLookup()}
     if options.draft_layers:
         drafters[f"{options.draft_layers} layers"] = DraftModel(shallow(model, options.draft_layers))

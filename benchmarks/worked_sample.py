@@ -13,6 +13,7 @@ from typing import Any
 from kvmm.analysis import compare_methods, measure_errors, measure_scores, record_norms
 from kvmm.media import load_media
 from kvmm.models import Conversation, load_model
+from kvmm.models.loading import TINY_MODEL
 from kvmm.policy.presets import PRESETS
 from kvmm.samples import SAMPLES, load_samples
 from kvmm.ui.worked import PATH, WorkedSample, write
@@ -32,7 +33,7 @@ def measure(model: Any, processor: Any, policies: list[str] | None = None) -> Wo
     methods = replace(methods, rows=tuple(replace(row, by_component=None) for row in methods.rows))
     return WorkedSample(
         command="python -m benchmarks.worked_sample",
-        model="embedded",
+        model=TINY_MODEL,
         file=path.name,
         question=sample.question,
         answer=methods.answer,
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=PATH)
     parser.add_argument("--policies", nargs="+", help="of the methods; default: all presets")
     options = parser.parse_args()
-    sample = measure(*load_model(device="cpu"), options.policies)
+    sample = measure(*load_model(TINY_MODEL, device="cpu"), options.policies)
     write(sample, options.output)
     print(f"{options.output}: {options.output.stat().st_size / 1024:.0f} KiB, {len(sample.methods.rows)} methods")
 

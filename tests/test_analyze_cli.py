@@ -45,7 +45,7 @@ def test_norms_of_the_sample_with_the_most_modalities(call, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "Token-norm imbalance" in result.stdout and "stages of codec oscar" in result.stdout
     found = read(tmp_path, "norms", "report")  # the default folder
-    assert found["files"] == ["invoice.png", "question.wav"] and found["model"] == "embedded"
+    assert found["files"] == ["invoice.png", "question.wav"] and found["model"] == "tiny-omni"
     assert set(found["norms"]["tokens_by_modality"]) == {"text", "image", "audio"}
     assert found["norms"]["layers"] == list(range(8)) and found["norms"]["attention"] == "measured"
     assert found["channels"]["layer"] == 3 and found["command"].startswith("kvmm analyze norms --layer 3")

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import kvmm
-from kvmm.ui.models import EMBEDDED
+from kvmm.models.loading import TINY_MODEL
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,9 +54,12 @@ def scripts(wheel, tmp_path_factory) -> Path:
     return home / "bin"
 
 
+NOT_A_USERS = ("PYTHONPATH", "GRADIO_TEMP_DIR", "KVMM_DEFAULT_MODEL")
+
+
 def environment(temporary: Path) -> dict[str, str]:
     return {
-        **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "GRADIO_TEMP_DIR")},
+        **{name: value for name, value in os.environ.items() if name not in NOT_A_USERS},
         "TMPDIR": str(temporary),
         "TORCHINDUCTOR_CACHE_DIR": str(temporary.parent / "inductor"),
         "COLUMNS": "120",
@@ -109,7 +112,7 @@ def test_the_installed_app_serves_its_page_and_leaves_nothing(scripts, tmp_path)
                     config = reply.read().decode()
             except OSError:
                 time.sleep(0.5)
-        assert EMBEDDED in config and "invoice.png" in config, app.poll()  # with the samples of the installation
+        assert TINY_MODEL in config and "invoice.png" in config, app.poll()  # with the samples of the installation
         app.send_signal(signal.SIGTERM)
         said, _ = app.communicate(timeout=60)
     finally:

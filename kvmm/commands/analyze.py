@@ -319,7 +319,9 @@ def _counts(prompt: PromptInputs, network: Any) -> dict[str, int]:
 
 
 def _name(model: str | None) -> str:
-    return "the embedded model" if model is None else Path(model).name or model
+    from kvmm.models.loading import default_model  # imports torch
+
+    return default_model().name if model is None else Path(model).name or model
 
 
 def _command() -> str:
@@ -327,7 +329,7 @@ def _command() -> str:
 
 
 def _origin(model: str | None, prompt: PromptInputs) -> dict[str, Any]:
-    return {"model": _name(model) if model else "embedded", "command": _command(), **prompt.to_dict()}
+    return {"model": _name(model), "command": _command(), **prompt.to_dict()}
 
 
 def _intro(prompt: PromptInputs, tokens: int) -> str:

@@ -145,11 +145,14 @@ def check_address(host: str, port: int | None) -> None:
 
 
 def offered(models: list[str | None]) -> list[str | None]:
-    """What the app offers: where nobody named a model, those in assets and the packaged ones that are installed."""
-    from kvmm.models.loading import embedded_models  # imports torch
+    """What the app offers: where nobody named a model, the default, those in assets and the packaged ones."""
+    from kvmm.models.loading import assets_folder, default_model, embedded_models  # imports torch
     from kvmm.models.packaged import installed_models
 
-    return [None, *embedded_models(), *installed_models()] if models == [None] else models
+    if models != [None]:
+        return models
+    others = [name for name in embedded_models() if assets_folder() / name != default_model()]
+    return [None, *others, *installed_models()]
 
 
 def serve(
@@ -164,7 +167,7 @@ def serve(
     """Load the default model, build the page and serve it until it is interrupted.
 
     Args:
-        models: folders, hub ids or packaged models; None is the embedded one. See :func:`offered`.
+        models: folders, hub ids or packaged models; None is the default. See :func:`offered`.
         loading, building, launching: options of ``load_model``, ``build_demo`` and Gradio's ``launch``.
         max_file_mib: largest upload, in MiB.
         endpoint: address and key of a server whose models are asked instead.

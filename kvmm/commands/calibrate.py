@@ -75,7 +75,7 @@ def command(
             processor,
             examples,
             gradients=gradients,
-            name=model or "embedded",
+            name=model or Path(loaded.name_or_path).name,
             data=data.name if data else "samples",
             seed=seed,
             refine_steps=refine_steps,

@@ -176,7 +176,7 @@ def measure(
             processor,
             prompts,
             chosen,
-            name=Path(model).name if model and Path(model).is_dir() else model,
+            name=Path(network.name_or_path).name if model is None or Path(model).is_dir() else model,
             command=shlex.join(["kvmm", *sys.argv[1:]]),
             settings={**source, "seeds": seeds, "temperature": temperature, "max_new_tokens": max_new_tokens},
             answers=True,

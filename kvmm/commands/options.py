@@ -56,7 +56,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Folder, hub id, office-omni or SmolLM2-135M-Instruct (docs/models.md); default is the embedded model.",
+        help="Folder, hub id, or a model that comes along: office-omni, the default, tiny-omni ... (docs/models.md).",
         autocompletion=complete_model,
     ),
 ]
@@ -64,7 +64,7 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="Folder or hub id; repeat to offer several; default is the embedded model.",
+        help="Folder or hub id; repeat to offer several; default is those that come along.",
         autocompletion=complete_model,
     ),
 ]

@@ -22,8 +22,9 @@ from kvmm.models.packed_weights import LOW, PACKED_FILE, SIDE_TENSORS, load_pack
 from kvmm.models.processors import load_processor
 
 DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
-EMBEDDED_MODEL = "tiny-omni"
-OTHER_MODELS = ("office-omni",)  # in a checkout beside it, by name
+# In assets, by name, the first of those that are there is the default: one for documents as people have them, and the
+# one that tests and committed figures rest on, small enough for a wheel.
+OFFICE_MODEL, TINY_MODEL = EMBEDDED_MODELS = ("office-omni", "tiny-omni")
 # Loading needs the weights once, plus buffers and activations.
 MEMORY_HEADROOM = 1.15
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
@@ -31,7 +32,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 def assets_folder() -> Path:
-    """The folder with the embedded model and the samples: in a checkout, else where the wheel installed it."""
+    """The folder with the embedded models and the samples: in a checkout, else where the wheel installed it."""
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").is_file():
         return root / "assets"
@@ -50,7 +51,7 @@ def load_model(
     Args:
         name_or_path: a folder, a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct", a model that a package carries
             (:data:`kvmm.models.packaged.PACKAGED`), or one of :func:`embedded_models`. None is the folder that the
-            environment variable ``KVMM_DEFAULT_MODEL`` names or, without it, the small omni model in ``assets``.
+            environment variable ``KVMM_DEFAULT_MODEL`` names or, without it, the first of :func:`embedded_models`.
         device: torch device; default is the first CUDA GPU, else the CPU.
         dtype: torch dtype or its name; default is bfloat16 on a GPU and on a CPU that has instructions for it,
             else float32 when that fits in memory.
@@ -96,13 +97,13 @@ def _build(model_class: type[PreTrainedModel], folder: Path, config: Any, dtype:
 
 
 def embedded_models() -> list[str]:
-    """Names of the models in ``assets`` that ``load_model`` takes beside the default one; a wheel has none."""
-    return [name for name in OTHER_MODELS if (assets_folder() / name / "config.json").is_file()]
+    """Names of the models in ``assets``, the default first; a wheel has ``tiny-omni`` alone."""
+    return [name for name in EMBEDDED_MODELS if (assets_folder() / name / "config.json").is_file()]
 
 
 def default_model() -> Path:
-    """The folder in ``KVMM_DEFAULT_MODEL``, or the folder of the embedded model, which may be missing."""
-    return Path(os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / EMBEDDED_MODEL)
+    """The folder in ``KVMM_DEFAULT_MODEL``, or that of the first embedded model, which may be missing."""
+    return Path(os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / next(iter(embedded_models()), TINY_MODEL))
 
 
 def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
@@ -121,7 +122,7 @@ def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
         return packaged_folder(name)
     if name in embedded_models():
         return assets_folder() / name
-    if name in OTHER_MODELS:
+    if name in EMBEDDED_MODELS:
         raise KVMMError(f"{name} is in a checkout of the repository only: clone it, or name a folder or a hub id.")
     # A hub id is "name" or "owner/name"; anything else was meant as a folder.
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1 or folder.exists():

@@ -78,7 +78,7 @@ def measured_on() -> str:
     bits, answers = bits_table(), answers_table()
     return (
         f"Bits: {bits['document']}, after its answer. Right answers kept: of those that full precision gets right "
-        f"among {answers['questions']} questions about pages ({answers['model']} model)."
+        f"among {answers['questions']} questions about pages. Both with {answers['model']}."
     )
 
 

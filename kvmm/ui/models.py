@@ -10,10 +10,9 @@ from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.models import Conversation, load_model
-from kvmm.models.loading import EMBEDDED_MODEL, OTHER_MODELS, assets_folder, default_model
+from kvmm.models.loading import EMBEDDED_MODELS, TINY_MODEL, assets_folder, default_model
 from kvmm.models.packaged import PACKAGED
 
-EMBEDDED = "tiny-omni (embedded)"
 Loaded = tuple[Any, Any]  # a model and its processor
 
 
@@ -30,20 +29,21 @@ class Models:
         self._loading = threading.Lock()
 
     @classmethod
-    def of(cls, model: Any, processor: Any, name: str = EMBEDDED) -> Models:
+    def of(cls, model: Any, processor: Any, name: str = TINY_MODEL) -> Models:
         """One model that is loaded already."""
         return cls({name: lambda: (model, processor)})
 
     @classmethod
     def named(cls, names: Sequence[str | None], **options: Any) -> Models:
-        """Folders or hub ids; None is the embedded model. ``options`` go to ``load_model``.
+        """Folders or hub ids; None is the default one. ``options`` go to ``load_model``.
 
         Visitors see the last part of a folder's path, all of it where two folders share that or where it is the name of
         a model that comes with the app.
         """
         names = list(dict.fromkeys(names)) or [None]
         short = [_short(name) for name in names]
-        shown = [one if short.count(one) == 1 else name or EMBEDDED for one, name in zip(short, names, strict=True)]
+        whole = [name or str(default_model()) for name in names]
+        shown = [one if short.count(one) == 1 else path for one, path in zip(short, whole, strict=True)]
         return cls({one: partial(load_model, name, **options) for one, name in zip(shown, names, strict=True)})
 
     @property
@@ -92,12 +92,10 @@ def _short(name: str | None) -> str:
     """What visitors see of a model's name; those of the app's own models are of their folders in assets alone."""
     folder = Path(name) if name else default_model()
     if not folder.is_dir():
-        return name or EMBEDDED
+        return name or folder.name
     folder, assets = folder.resolve(), assets_folder().resolve()
-    if folder == assets / EMBEDDED_MODEL:
-        return EMBEDDED
-    taken = folder.name in (EMBEDDED, *OTHER_MODELS, *PACKAGED) and folder.parent != assets
+    taken = folder.name in (*EMBEDDED_MODELS, *PACKAGED) and folder.parent != assets
     return str(folder) if taken else folder.name
 
 
-__all__ = ["EMBEDDED", "Models"]
+__all__ = ["Models"]

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from benchmarks.hostile_visitor import Page
-from kvmm.ui.models import EMBEDDED
+from kvmm.models.loading import TINY_MODEL
 from kvmm.ui.server.states import NEW_AT_ONCE, NEW_PER_SECOND
 from tests.attack.attacked import MAX_UPLOAD_MIB, PAGE, USER
 
@@ -206,7 +206,7 @@ def test_sessions_by_the_thousand_hold_no_memory(victim, retry):
             fresh = victim.event(client, "new-conversation", "click")
 
             def call(n: int) -> int:
-                fn, data = (policy, ["kivi4", EMBEDDED, "balanced", 4, 128]) if n % 4 else (fresh, [False])
+                fn, data = (policy, ["kivi4", TINY_MODEL, "balanced", 4, 128]) if n % 4 else (fresh, [False])
                 return victim.call(client, fn, data).status_code
 
             begin = time.monotonic()

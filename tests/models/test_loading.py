@@ -31,8 +31,18 @@ def test_without_the_environment_it_is_the_embedded_model(folder, monkeypatch):
     monkeypatch.delenv(loading.DEFAULT_MODEL_ENV, raising=False)
     assert loading.assets_folder().parent == loading.Path(__file__).resolve().parents[2]
     monkeypatch.setattr(loading, "assets_folder", lambda: folder.parent)
-    monkeypatch.setattr(loading, "EMBEDDED_MODEL", folder.name)
+    assert loading.default_model() == folder.parent / "tiny-omni" and loading.embedded_models() == []
+    monkeypatch.setattr(loading, "EMBEDDED_MODELS", ("not there", folder.name, "other"))
+    (folder.parent / "other").mkdir(exist_ok=True)
+    (folder.parent / "other/config.json").write_text("{}")
+    assert loading.embedded_models() == [folder.name, "other"]
     assert load_model(device="cpu")[0].config.text_config.hidden_size == 64
+
+
+def test_a_checkout_has_a_default_for_ordinary_documents(monkeypatch):
+    monkeypatch.delenv(loading.DEFAULT_MODEL_ENV, raising=False)
+    assert loading.embedded_models() == ["office-omni", "tiny-omni"]
+    assert loading.default_model() == loading.assets_folder() / "office-omni"
 
 
 @pytest.mark.parametrize("name", ["./missing", "/missing/folder", "~/missing-kvmm", "a/b/c", "plain-name"])

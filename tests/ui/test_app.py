@@ -14,8 +14,8 @@ import pytest
 
 from kvmm.media import load_image
 from kvmm.models.confidence import ConfidenceMap
+from kvmm.models.loading import TINY_MODEL
 from kvmm.policy import policies
-from kvmm.ui.models import EMBEDDED
 from tests.media.files import scan_pdf
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -57,7 +57,7 @@ def test_an_invoice_is_asked_and_the_memory_is_shown(visit, screenshot, invoice)
     expect(page.get_by_role("heading", name="kvmm", exact=True)).to_be_visible()
     expect(page.get_by_text("Invoice: the total")).to_be_visible()
     expect(page.get_by_text("gone", exact=True)).to_have_count(0)  # a sample whose file is missing
-    expect(page.locator("#scope")).to_contain_text("The embedded model is small")
+    expect(page.locator("#scope")).to_contain_text("tiny-omni is the smallest model")
     screenshot(page, "start-1280")
     ask(page, QUESTION, invoice)
     expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
@@ -368,7 +368,7 @@ def test_the_documented_endpoints(url, invoice):
     ]  # fmt: skip
     assert files["python_type"]["type"] == "list[filepath]" and question["python_type"]["type"] == "str"
     assert not files["parameter_has_default"] and not question["parameter_has_default"]
-    assert policy["parameter_default"] == "balanced" and model["parameter_default"] == EMBEDDED
+    assert policy["parameter_default"] == "balanced" and model["parameter_default"] == TINY_MODEL
     assert all(f"'{name}'" in policy["python_type"]["type"] for name in policies())
     printed = client.view_api(return_format="str")
     assert "1st" not in printed and "[Api]" not in printed

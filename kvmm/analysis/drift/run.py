@@ -71,7 +71,7 @@ def make_report(
     prompts: Sequence[DriftPrompt],
     policies: Mapping[str, KVPolicy],
     *,
-    name: str | None,
+    name: str,
     command: str,
     settings: Mapping[str, Any],
     **options: Any,
@@ -86,13 +86,13 @@ def report_of(
     prompts: Sequence[DriftPrompt],
     measured: Sequence[PolicyReport],
     *,
-    name: str | None,
+    name: str,
     command: str,
     settings: Mapping[str, Any],
 ) -> DriftReport:
     """A report of policies that have been measured; see :func:`make_report`."""
     return DriftReport(
-        model=name or "embedded",
+        model=name,
         device=device_name(model),
         dtype=str(model.dtype).removeprefix("torch."),
         command=command,

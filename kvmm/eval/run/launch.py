@@ -23,7 +23,7 @@ from kvmm.eval.run.records import Row, Run, RunFiles, read_run
 from kvmm.eval.tasks import SampleSet, Task, get_task
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
-from kvmm.models.loading import EMBEDDED_MODEL
+from kvmm.models.loading import default_model
 from kvmm.models.peers import check_peer
 
 
@@ -55,7 +55,7 @@ class EvalOptions:
     def model_name(self) -> str:
         """The name of the model in the results."""
         if self.model is None:
-            return EMBEDDED_MODEL
+            return default_model().name
         return Path(self.model).resolve().name if Path(self.model).is_dir() else self.model
 
 

@@ -9,29 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.models.confidence import FILE_NAME
-from kvmm.models.loading import EMBEDDED_MODEL, assets_folder
-from kvmm.ui.models import EMBEDDED
+from kvmm.models.loading import EMBEDDED_MODELS, OFFICE_MODEL, TINY_MODEL, assets_folder
 
 FIGURES_PATH = Path(__file__).parents[1] / "model_figures.json"  # written by benchmarks/model_figures.py
 NOT_MEASURED = "not measured for this model"
-OFFICE = "office-omni"
-_FOLDERS = {EMBEDDED: EMBEDDED_MODEL, OFFICE: OFFICE}  # in assets, by the name that the app shows
 _SCOPES = {
-    EMBEDDED: (
-        "The embedded model is small: it finds values, names, dates and cells of tables on up to eight printed pages, "
-        "and in 30 seconds of speech. For prose, charts, handwriting, photographs or videos, start the app with a "
-        "larger model."
+    OFFICE_MODEL: (
+        "The embedded model is small. It is for letters, minutes, receipts, forms, timetables, notices and voice memos "
+        "of up to 30 seconds, and wrong about as often as right. For charts or videos, start the app with a larger "
+        "model."
     ),
-    OFFICE: (
-        "office-omni is small, too, and slower. It is for letters, minutes, receipts, forms, timetables, notices and "
-        "voice memos, and wrong about as often as right. For charts or videos, start the app with a larger model."
+    TINY_MODEL: (
+        "tiny-omni is the smallest model: it finds values, names, dates and cells of tables on up to eight printed "
+        "pages, and in 30 seconds of speech, and nothing in prose, charts, handwriting, photographs or videos."
     ),
     "SmolLM2-135M-Instruct": (
         "SmolLM2 reads text: your question, and the text layer of a PDF. It sees no pictures or scans and hears no "
         "recordings."
     ),
 }
-_BETTER = f" For letters, receipts and notices as people have them choose {OFFICE} under Model; it is slower."
+_BETTER = f" For letters, receipts and notices as people have them choose {OFFICE_MODEL} under Model; it is slower."
 _NO_MARK = " It does not say when it is unsure, so check its answers."
 
 
@@ -44,9 +41,8 @@ def scope_html(model: str | None, offered: Collection[str] = ()) -> str:
     """
     if model not in _SCOPES:
         return ""
-    folder = _FOLDERS.get(model)
-    marks = folder is None or (assets_folder() / folder / FILE_NAME).is_file()
-    better = _BETTER if model == EMBEDDED and OFFICE in offered else ""
+    marks = model not in EMBEDDED_MODELS or (assets_folder() / model / FILE_NAME).is_file()
+    better = _BETTER if model == TINY_MODEL and OFFICE_MODEL in offered else ""
     return f'<div class="hint">{_SCOPES[model]}{better}{"" if marks else _NO_MARK}</div>'
 
 
@@ -62,7 +58,7 @@ def model_html(model: str | None, *, remote: bool = False) -> str:
         model: the name that the app shows.
         remote: a server has the model, which need not be the one of that name that was measured.
     """
-    found = None if remote else _figures().get(_FOLDERS.get(model, ""))
+    found = None if remote else _figures().get(model)
     if found is None:
         return f'<div class="policy-line">Accuracy and speed: {NOT_MEASURED}.</div>'
     seconds = found["first_token_seconds"]
@@ -79,8 +75,9 @@ def model_html(model: str | None, *, remote: bool = False) -> str:
 
 
 def has_policy_figures(model: str | None) -> bool:
-    """Whether the bits and right answers of the presets (:mod:`kvmm.policy.costs`) were measured with this model."""
-    return model == EMBEDDED
+    """Whether the bits and right answers of presets (:mod:`kvmm.policy.costs`) are shown beside a model. They were
+    measured with one of those that come along, which is named where they stand."""
+    return model in EMBEDDED_MODELS
 
 
 __all__ = ["FIGURES_PATH", "NOT_MEASURED", "has_policy_figures", "model_html", "scope_html"]

@@ -11,11 +11,12 @@ from typing import Any
 import gradio as gr
 
 from kvmm.memory_text import ratio_text
+from kvmm.models.loading import TINY_MODEL
 from kvmm.models.sampling import MAX_STOP, MAX_TEMPERATURE
 from kvmm.policy import get_policy, policies
 from kvmm.policy.costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
 from kvmm.policy.presets import policy_groups
-from kvmm.ui.models import EMBEDDED, Models
+from kvmm.ui.models import Models
 from kvmm.ui.parts.events import AT_ONCE
 from kvmm.ui.parts.model_notes import NOT_MEASURED, has_policy_figures, model_html
 from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
@@ -29,17 +30,17 @@ REMOTE = (
 EXACT_TOKENS = ("num_sink_tokens", "residual_length")
 
 
-def policy_choices(model: str | None = EMBEDDED) -> list[tuple[str, str]]:
+def policy_choices(model: str | None = TINY_MODEL) -> list[tuple[str, str]]:
     """(label, name) of every preset in the order of its tier, the label with its cost where ``model`` was measured."""
     return [(policy_label(name, model), name) for group in policy_groups() for name in group.names]
 
 
-def policy_label(name: str, model: str | None = EMBEDDED) -> str:
+def policy_label(name: str, model: str | None = TINY_MODEL) -> str:
     """A preset in a list: "kivi2 · 3.2 / 3.4 · 96 %"; its name alone with a model that was not measured."""
     return " · ".join(filter(None, (name, short_cost(name)))) if has_policy_figures(model) else name
 
 
-def policy_legend(model: str | None = EMBEDDED) -> str:
+def policy_legend(model: str | None = TINY_MODEL) -> str:
     """What the labels of :func:`policy_choices` have behind the names; empty where they have nothing."""
     return SHORT_LEGEND if has_policy_figures(model) else ""
 
@@ -69,7 +70,7 @@ def _css_text(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def policy_html(name: str, model: str | None = EMBEDDED) -> str:
+def policy_html(name: str, model: str | None = TINY_MODEL) -> str:
     """The preset's line, its plain cost with a model, and what that was measured on."""
     line = f'<div class="policy-line">{html.escape(policies()[name])}'
     if not has_policy_figures(model):

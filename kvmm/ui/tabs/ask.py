@@ -136,7 +136,8 @@ def _lay_out(sidebar: Sidebar, policy: str | None, samples: list[SampleQuestion]
                 max_lines=6,
                 autofocus=True,
             )
-            scope = gr.HTML(scope_html(sidebar.model.value, sidebar.model_names), elem_id="scope", padding=False)
+            told = scope_html(sidebar.model.value, sidebar.model_names) if policy else ""
+            scope = gr.HTML(told, elem_id="scope", padding=False)
             talks = build_talk_list(files=policy is not None)
         with gr.Column(scale=4, min_width=290):
             stats = gr.HTML(stats_html(None) if policy else "", elem_id="stats-box", padding=False)
@@ -315,7 +316,8 @@ class _Events:
                 **AT_ONCE,
             )
         names = sidebar.model_names
-        sidebar.model.change(lambda name: scope_html(name, names), sidebar.model, tab.scope, **AT_ONCE)
+        if tab.names_policy:
+            sidebar.model.change(lambda name: scope_html(name, names), sidebar.model, tab.scope, **AT_ONCE)
         sidebar.compare.change(
             lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),
             [sidebar.compare, self.session],

@@ -150,8 +150,8 @@ class Head:
         below the line that says so."""
         sample = worked_sample()
         line = (
-            f"<b>A worked sample</b>: “{html.escape(sample.question)}” about {html.escape(sample.file)}, with the "
-            f"{html.escape(sample.model)} model. "
+            f"<b>A worked sample</b>: “{html.escape(sample.question)}” about {html.escape(sample.file)}, with "
+            f"{html.escape(sample.model)}. "
         )
         line += BUSY if is_busy(session) else "Ask something, and this page shows your own prompt."
         return self._with_meaning(f'<div class="hint">{line}</div>{detail}'), gr.Button(visible=self.has_sample)

@@ -49,7 +49,7 @@ def test_a_sample_is_asked_and_what_the_server_tells_is_shown(visit, screenshot,
     for name in ("Token norms", "Errors", "Methods", "Evaluate"):
         expect(page.get_by_role("tab", name=name)).to_have_count(0)
     expect(page.locator("#endpoint-hint")).to_contain_text("needs the app without --endpoint")
-    expect(page.locator("#scope")).not_to_contain_text("embedded model")
+    expect(page.locator("#scope")).to_have_text("")
     for hidden in ("#compare", "#policy", "#save", "#load"):
         expect(page.locator(hidden)).not_to_be_visible()
     expect(page.locator("#kvmm-header")).to_contain_text(server.url)

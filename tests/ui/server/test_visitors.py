@@ -8,10 +8,10 @@ import pytest
 
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation
+from kvmm.models.loading import TINY_MODEL
 from kvmm.policy import get_policy
 from kvmm.ui import Models
 from kvmm.ui.chat.session import MAX_TALKS, Session, UserMessage
-from kvmm.ui.models import EMBEDDED
 from kvmm.ui.parts.talk_list import save_file, too_large
 from kvmm.ui.server.signing import app_key, check_signature, sign
 from kvmm.ui.server.uploads import new_folder
@@ -174,8 +174,8 @@ def test_folders_of_models_are_shown_by_their_names(tmp_path):
     for folder in folders:
         folder.mkdir(parents=True)
     names = [None, "owner/name", *map(str, folders)]
-    assert Models.named(names).names == [EMBEDDED, "owner/name", str(folders[0]), str(folders[1]), "large"]
-    assert Models.named([]).names == [EMBEDDED]
+    assert Models.named(names).names == [TINY_MODEL, "owner/name", str(folders[0]), str(folders[1]), "large"]
+    assert Models.named([]).names == [TINY_MODEL]
 
 
 def test_models_are_loaded_once_and_only_those_that_were_named():
