@@ -2,7 +2,7 @@
 
     python -m benchmarks.cpu_decode [--dtypes float32 bfloat16] [--threads 2] [--output FILE]
 
-The embedded model has read a question about a four-page document (2436 visual tokens). Steps with DynamicCache and SDPA
+tiny-omni has read a question about a four-page document (2436 visual tokens). Steps with DynamicCache and SDPA
 and steps with a packed cache take turns in one process, so that whatever else the machine does meets both; first with
 the cache as it is read where there is a C compiler ("compiled"), then with the same cache read by plain torch. A ratio
 is the median of a policy's steps over the median of DynamicCache's steps between them. Whole questions, page processing

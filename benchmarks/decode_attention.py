@@ -14,7 +14,7 @@ Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the quer
 
 ``bytes`` are those of every tensor that a call reads or writes; their time at the measured bandwidth (the better of a
 copy and a sum) is the floor. ``error`` is the relative distance from the torch reference on the same pages.
-``embedded`` is a row on the pages that the embedded model writes for a four-page document, in turn through its layers.
+``embedded`` is a row on the pages that tiny-omni writes for a four-page document, in turn through its layers.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ def distance(inputs: Inputs) -> float:
 
 
 def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse.Namespace) -> None:
-    """Rows on the embedded model's pages: one sequence, and the same pages for 32."""
+    """Rows on tiny-omni's pages: one sequence, and the same pages for 32."""
     from kvmm.media import load_image
     from kvmm.models import assets_folder, load_model
     from kvmm.models.documents import Document

@@ -100,7 +100,9 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         free_running.run(options, arguments, model, processor, dict(zip(names, prompts, strict=True)), chosen)
         return
     origin = {
-        "name": Path(options.model).name if options.model and Path(options.model).is_dir() else options.model,
+        "name": Path(options.model).name
+        if options.model and Path(options.model).is_dir()
+        else options.model or TINY_MODEL,
         "command": shlex.join(["python", "-m", "benchmarks.drift", *arguments]),
         "settings": settings_of(options, model.device),
     }

@@ -1,4 +1,4 @@
-"""Measure what every preset holds of the four-page sample with the embedded model, for the app's list of policies.
+"""Measure what every preset holds of the four-page sample with tiny-omni, for the app's list of policies.
 
 The question is asked as the app asks it, and the cache is measured after the answer, as the app shows it.
 

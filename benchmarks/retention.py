@@ -5,7 +5,7 @@
 Budgets are shares of the bytes that exact pages take. The prompt is packed (with ``--packed document``: the pages,
 before the question), and its answer is read over the packed cache, teacher-forced; the distributions are compared with
 those of full precision: KL(full || policy), Jensen-Shannon divergence, and how often the likeliest token is the same or
-the right one. Without ``--model`` the embedded model answers, with the codebooks of its calibration file.
+the right one. Without ``--model`` tiny-omni answers, with the codebooks of its calibration file.
 
 A0 is the whole system of :data:`benchmarks.retention_variants.FULL`; every other line changes what its name says. A1:
 tables against rebuilt keys on the same codes, without a budget. A2: joint, only dropping, only lowering, lowering
@@ -157,7 +157,7 @@ def make_report(
     return {
         "command": "python -m benchmarks.retention",
         "settings": {name: value for name, value in settings.items() if name != "output"},
-        "model": {"name": options.model or "the embedded model", "fingerprint": model_fingerprint(model)},
+        "model": {"name": options.model or TINY_MODEL, "fingerprint": model_fingerprint(model)},
         "device": str(model.device),
         "machine": {
             "system": platform.machine(),

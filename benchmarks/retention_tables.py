@@ -32,7 +32,7 @@ def tables(report: Mapping[str, Any]) -> str:
     count = max(row["questions"] for row in found.values())
     packed = "the prompt packed whole" if report["settings"]["packed"] == "prompt" else "pages packed before questions"
     parts = [
-        f"{report['model']['name'].capitalize()} in {report['dtype']}, {count} questions, {packed}; "
+        f"`{report['model']['name']}` in {report['dtype']}, {count} questions, {packed}; "
         "KL divergence from full precision in nats per token of the answer.\n",
         _free(found),
         _under(found, count),

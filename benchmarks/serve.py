@@ -10,7 +10,7 @@ steps of several answers are replayed as CUDA graphs (``kvmm serve --graph``); `
 which is the server's default. On a CPU there is no difference.
 
 ``--random SHAPE`` is a text model with random weights of one of the shapes of :mod:`benchmarks.synthetic`, but for the
-vocabulary, which is the embedded model's, as its tokenizer is. It is asked about texts of ``--prompt-tokens`` tokens,
+vocabulary, which is tiny-omni's, as its tokenizer is. It is asked about texts of ``--prompt-tokens`` tokens,
 its answers never end by themselves, and in bfloat16 they need not be those of one client: its choices are close calls,
 which a product of several rows may round the other way.
 
@@ -133,7 +133,7 @@ def _median(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _random_model(options: argparse.Namespace) -> tuple[Any, Any]:
-    """A text model of a shape, and the embedded model's tokenizer."""
+    """A text model of a shape, and tiny-omni's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(assets_folder() / "tiny-omni")
     torch.manual_seed(options.seed)
     dtype = getattr(torch, options.dtype)

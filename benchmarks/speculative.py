@@ -3,7 +3,7 @@
     python -m benchmarks.speculative [--policies balanced bf16] [--rounds 3]
     python -m benchmarks.speculative --model SmolLM2-135M-Instruct --text benchmarks/texts/jargon.txt --draft-layers 24
 
-The embedded model is asked about the sample pages, a model without eyes about the first ``--text-tokens`` tokens of a
+tiny-omni is asked about the sample pages, a model without eyes about the first ``--text-tokens`` tokens of a
 text: to copy it, which prompt lookup foresees once it has found the place, and a question that it answers in words of
 its own. ``--draft-layers N`` adds a draft model: the model itself with ``N`` of its layers, evenly spaced, untrained as
 such, since there is no smaller model of the same vocabulary to be had everywhere.

@@ -124,7 +124,7 @@ def basis(heads: int, dim: int) -> torch.Tensor:
 def spectrum(layer: int, layers: int, side: str, modality: int, heads: int, dim: int) -> torch.Tensor:
     """float32 ``[H, D]``: what each channel of a site costs without bits, in falling order.
 
-    Measured on the embedded model (8 layers, 64 channels), at the same relative depth and the same relative channel.
+    Measured on tiny-omni (8 layers, 64 channels), at the same relative depth and the same relative channel.
     """
     measured = _measured()
     depth = 1 + max(found for found, _ in measured.sites("rd", modality))

@@ -1,4 +1,4 @@
-"""Measure what the app's analysis tabs show before something was asked, on a bundled page with the embedded model.
+"""Measure what the app's analysis tabs show before something was asked, on a bundled page with tiny-omni.
 
 python -m benchmarks.worked_sample     # writes kvmm/ui/worked_sample.safetensors
 """

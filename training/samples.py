@@ -89,7 +89,7 @@ SAMPLES = [
     {"title": "PDF of four pages", "files": ["report.pdf"], "question": "What are the visitors of July?"},
     {"title": "Voice memo", "files": ["memo.wav"], "question": "What is the phone number?"},
     {"title": "Ask the invoice aloud", "files": ["invoice.png", "question.wav"], "question": ""},
-    {"title": "Not on the page", "files": ["receipt.png"], "question": "What is the due date?"},
+    {"title": "Not on the page", "files": ["receipt.png"], "question": "Which card was used?"},
 ]
 
 

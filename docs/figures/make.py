@@ -1,6 +1,6 @@
 """Make the pictures of this folder: ``python docs/figures/make.py``, with Chrome or Chromium installed.
 
-Each is one that ``kvmm analyze`` writes for the embedded model (or, for the bytes, for a model's shape), on the sample
+Each is one that ``kvmm analyze`` writes for tiny-omni (or, for the bytes, for a model's shape), on the sample
 documents, or for the packaged language model on a text; large ones are reduced to a palette to keep the repository
 small. ``python docs/figures/make.py norms cost`` makes those whose commands have one of these words.
 """

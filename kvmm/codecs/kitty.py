@@ -10,7 +10,7 @@ Departures from the authors' code: only boosted channels have an index byte (the
 channels that is no whole number is rounded to the nearest one (theirs: down); with ``random`` they draw channels anew
 for every page, here once for each layer and head, so that codes do not depend on when a page is packed. ``range`` and
 ``query_range`` are not in the paper: the size of a quantisation step, and with it the error of a channel, follows from
-its range and not from its magnitude. On the embedded model (24 held-out questions and 64 tokens of each transcription)
+its range and not from its magnitude. On tiny-omni (24 held-out questions and 64 tokens of each transcription)
 magnitude has KL .0170, range .0195, range and queries .0196, random channels .0429; on SmolLM2-135M and a novel .0349,
 .0442, .0238 and .1060 (docs/results.md).
 """

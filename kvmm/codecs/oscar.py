@@ -5,7 +5,7 @@ Keys: ``K_h = H k / sqrt(D)``; the token's norm ``n`` is divided out, ``K_h / n`
 before rotating makes new outliers. Values are rotated, then coded per token over ``group_size`` channels.
 
 Where the paper, the authors' code and this codec differ is an option. What each costs at 2 bits and groups of 128, as
-KL divergence from full precision of the embedded model (two KV heads of 64 channels) on 24 held-out questions and 64
+KL divergence from full precision of tiny-omni (two KV heads of 64 channels) on 24 held-out questions and 64
 tokens of each transcription (``benchmarks.drift --limit 24 --transcribe 64``), with measured bits per packed value.
 Intervals are about a third of the KL, so what is closer than that is equal:
 

@@ -3,7 +3,7 @@
 Keys are even along a channel except for a handful of tokens with very small keys. These stay in full precision, keys
 and values alike, and do not enter the scales; the rest is KIVI.
 
-Departures from the paper, with the KL divergence from full precision of the embedded model on 24 held-out questions and
+Departures from the paper, with the KL divergence from full precision of tiny-omni on 24 held-out questions and
 64 tokens of each transcription (``benchmarks.drift --limit 24 --transcribe 64``; intervals are about a quarter of it)
 and measured bits per packed value. The preset has 2.96 bits, .0418.
 

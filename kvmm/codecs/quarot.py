@@ -4,7 +4,7 @@ The paper multiplies keys and queries by a Hadamard matrix after RoPE and folds 
 here both are rotated as they are stored. Each token has one asymmetric scale per ``group_size`` channels, with its
 range clipped a little.
 
-Departures, with their KL divergence from full precision of the embedded model on 24 held-out questions and 64 tokens of
+Departures, with their KL divergence from full precision of tiny-omni on 24 held-out questions and 64 tokens of
 each transcription (``benchmarks.drift --limit 24 --transcribe 64``; intervals are about a third of it) and measured
 bits per packed value:
 

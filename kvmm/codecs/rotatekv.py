@@ -14,7 +14,7 @@ Values are rotated a head and coded per token, as in the paper. It keeps 20 toke
 precision; hidden states are not seen by a cache, so presets keep 20 sinks, and the option ``pivots`` keeps the tokens
 with the smallest keys, which is how such tokens look in a cache.
 
-What the departures cost: KL divergence from full precision of the embedded model (two KV heads) on 24 held-out
+What the departures cost: KL divergence from full precision of tiny-omni (two KV heads) on 24 held-out
 questions and 64 tokens of each transcription (``benchmarks.drift --limit 24 --transcribe 64``; intervals are about a
 third of it), and measured bits per packed value. The preset has 2.84 bits, .0264.
 

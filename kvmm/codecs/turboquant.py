@@ -15,7 +15,7 @@ vector, where channels are alike and any half does.
 ``residual="qjl"`` is algorithm 2, ``TurboQuant_prod``: one bit less for the code book, and the signs of a Gaussian
 projection of what it leaves, which make the estimate of ``q . k`` unbiased. It is off: see below.
 
-Departures from the paper, and what they cost: KL divergence from full precision of the embedded model (D = 64) on 24
+Departures from the paper, and what they cost: KL divergence from full precision of tiny-omni (D = 64) on 24
 held-out questions and 64 tokens of each transcription (``benchmarks.drift --limit 24 --transcribe 64``), and measured
 bits per packed value.
 

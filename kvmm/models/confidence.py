@@ -6,7 +6,7 @@ fitted to questions whose answers are known (``training.confidence``) and lies b
 without such a file says nothing about its confidence.
 
 An answer of any length has one probability. Of a transcription, too, ``mean_token`` is the log-probability of the whole
-divided by its tokens, so that length alone makes no answer less sure; the embedded model's map gives no weight to the
+divided by its tokens, so that length alone makes no answer less sure; tiny-omni's map gives no weight to the
 least likely token, which gets worse with every token. It was fitted to answers of a few words: of a transcription it
 says whether the page is one that the model reads, and not that all characters are right.
 """

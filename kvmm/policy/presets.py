@@ -56,8 +56,8 @@ for _policy in (
     ),
     _media(
         "calibquant1",
-        "CalibQuant, 1 bit, min/max levels of a channel over all images, or recordings, of a prompt: the embedded "
-        "model loses most answers.",
+        "CalibQuant, 1 bit, min/max levels of a channel over all images, or recordings, of a prompt: "
+        "tiny-omni loses most answers.",
         _kv("calibquant", 1, None, levels="paper", calibration="file"),
     ),
     _media(
@@ -68,14 +68,14 @@ for _policy in (
     ),
     _media(
         "calibquant1-mean",
-        "CalibQuant's 1-bit storage with conditional-mean levels: far closer than min/max on text, but the embedded "
-        "model loses most answers about pages.",
+        "CalibQuant's 1-bit storage with conditional-mean levels: far closer than min/max on text, but "
+        "tiny-omni loses most answers about pages.",
         _kv("calibquant", 1, None, levels="mean", calibration="file"),
     ),
     _media(
         "calibquant2",
-        "CalibQuant, 2 bits, min/max levels of a channel over all images, or recordings, of a prompt: the embedded "
-        "model loses part of the answers.",
+        "CalibQuant, 2 bits, min/max levels of a channel over all images, or recordings, of a prompt: "
+        "tiny-omni loses part of the answers.",
         _kv("calibquant", 2, None, levels="paper", calibration="file"),
     ),
     _uniform(

@@ -1,6 +1,6 @@
 """The worked sample that the analysis tabs show before a visitor has asked something: reports that were measured once.
 
-``python -m benchmarks.worked_sample`` measures them on the bundled invoice with the embedded model and writes
+``python -m benchmarks.worked_sample`` measures them on the bundled invoice with tiny-omni and writes
 ``worked_sample.safetensors``: arrays as tensors, everything else as JSON in the file's metadata.
 """
 

@@ -11,7 +11,7 @@ def test_what_is_said_of_confidence():
     said, found = " ".join(text_of("docs/python.md").split()), results("confidence/heldout")["test"]["bf16"]
     marked = found["unsure"]
     assert f"On {found['n']} questions about held-out pages" in said
-    assert f"of which {found['right']:.0%} are answered right".replace("%", " %") in said
+    assert f"of which `tiny-omni` answers {found['right']:.0%} right".replace("%", " %") in said
     assert f"calibration error is {found['ece']:.3f}".replace("0.", ".") in said
     assert f"wrong answers {found['auroc']:.3f}".replace("0.", ".") in said
     assert f"of the {marked['n']} answers that were marked {marked['right']:.0%} were".replace("%", " %") in said

@@ -367,9 +367,7 @@ def test_every_codec_of_a_preset_has_its_source():
 def test_what_calibquant_keeps():
     said, found = " ".join(POLICIES.split()), json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))["policies"]
     kept = {name: row["kept"] for name, row in found.items() if "calibquant" in name}
-    assert (
-        f"of {found['bf16']['right']} right answers about pages the embedded model keeps {kept['calibquant1']} " in said
-    )
+    assert f"of {found['bf16']['right']} right answers about pages `tiny-omni` keeps {kept['calibquant1']} " in said
     for name in kept:
         assert f"{kept[name]} under **`{name}`**" in said
 

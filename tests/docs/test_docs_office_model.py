@@ -1,4 +1,4 @@
-"""The second embedded model: its card and docs/models.md say what the committed results say."""
+"""The default model: its card and docs/models.md say what the committed results say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 
 from kvmm.models import load_model
-from kvmm.models.loading import OTHER_MODELS, assets_folder, embedded_models
+from kvmm.models.loading import EMBEDDED_MODELS, assets_folder, embedded_models
 from tests.docs.pages import ROOT, text_of
 
 FOLDER = ROOT / "assets/office-omni"
@@ -90,17 +90,20 @@ def test_the_held_out_scores_of_the_card(label):
 def test_what_the_page_of_models_says():
     said, scores = " ".join(text_of("docs/models.md").split()), (blind("blind_office"), blind("blind"))
     ours, other = (short(one["anls,none"]) for one in scores)
-    assert f"an ANLS of {ours} where the default model reaches {other}" in said
+    assert f"an ANLS of {ours} where `tiny-omni` reaches {other}" in said
     heard, unheard = (short(one["wer,none"]) for one in scores)
-    assert f"word error rate of {heard} (the default model: {unheard})" in said
+    assert f"word error rate of {heard} (`tiny-omni`: {unheard})" in said
     rows = json.loads((ROOT / "benchmarks/results/embedded_models.json").read_text())["results"]
     times = next(one for one in rows if one["name"] == "office-omni")
     one, four = times["1_page_first_token_seconds"], times["4_pages_first_token_seconds"]
-    assert f"({one:.1f} seconds until the first token of a page on two cores, {four:.1f} of four pages)" in said
+    assert (
+        f"({one:.1f} seconds until `office-omni`'s first token of a page on two cores, {four:.1f} of four pages)"
+        in said
+    )
 
 
 def test_it_is_found_by_its_name(monkeypatch, tmp_path):
-    assert embedded_models() == list(OTHER_MODELS)
+    assert embedded_models() == list(EMBEDDED_MODELS)
     model, processor = load_model("office-omni", device="cpu", dtype="bfloat16")
     assert model.name_or_path == str(assets_folder() / "office-omni")
     assert model.config.text_config.num_hidden_layers == 30 and model.dtype.is_floating_point

@@ -65,7 +65,7 @@ def depths_of(text: str) -> tuple[float, ...]:
 class NeedleInText(Task):
     """A needle at given depths of texts of given lengths.
 
-    It takes a model that reads text: the embedded model was trained on pages and recordings only and finds no needle
+    It takes a model that reads text: tiny-omni was trained on pages and recordings only and finds no needle
     here, under any policy. ``niah-pages`` asks it the same of pages.
 
     Args:

@@ -44,7 +44,7 @@ def report() -> DriftReport:
     exact = {"residual_length": 0, "flush_length": 32, "exact_dtype": "model"}
     chosen = resolve_policies([get_policy(name, **exact) for name in ("bf16", "kivi4", "kivi2")])
     return make_report(
-        model, Letters(), prompts, chosen, name=None, command="test", settings={"limit": None, "prefill": [1, 2]},
+        model, Letters(), prompts, chosen, name="random", command="test", settings={"limit": None, "prefill": [1, 2]},
         answers=True, seeds=2, max_new_tokens=20, temperature=0.7,
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ def report() -> DriftReport:
 def test_every_metric_is_measured(report):
     exact, four, two = report.policies
     assert [one.policy for one in report.policies] == ["bf16", "kivi4", "kivi2"] and report.prompts == 4
-    assert report.model == "embedded" and report.device == "cpu" and report.versions["torch"] == torch.__version__
+    assert report.model == "random" and report.device == "cpu" and report.versions["torch"] == torch.__version__
     assert exact.logits.positions == 20 + 5 + 20 + 30
     assert exact.logits.kl_max < 1e-5 and exact.logits.top1_agreement == 1
     assert exact.logits.kl_mean < four.logits.kl_mean < two.logits.kl_mean
