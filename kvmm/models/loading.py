@@ -19,6 +19,7 @@ from kvmm.errors import KVMMError
 from kvmm.models.families import family_of
 from kvmm.models.packaged import PACKAGED, packaged_folder
 from kvmm.models.packed_weights import LOW, PACKED_FILE, SIDE_TENSORS, load_packed
+from kvmm.models.patches import multiply_patches
 from kvmm.models.processors import load_processor
 
 DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
@@ -80,6 +81,7 @@ def load_model(
         ) from error
     except (OSError, ValueError, ImportError) as error:
         raise KVMMError(f"{folder} cannot be loaded as a {config.model_type} model: {_one_line(error)}") from error
+    multiply_patches(model)
     if fuse_values:
         fuse_value_rotation(model)
     return model, processor

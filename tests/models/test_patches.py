@@ -1,0 +1,52 @@
+"""Patch embeddings as matrix products: the values of the convolution, under its names, wherever a family has them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from kvmm.models import load_model
+from kvmm.models.families import family_of
+from kvmm.models.patches import PatchProjection, multiply_patches
+from tests.models import checkpoints
+
+WITH_PATCHES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_omni"]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_product_is_the_convolution(bias):
+    convolution = nn.Conv3d(3, 32, (2, 14, 14), (2, 14, 14), bias=bias)
+    patches = torch.randn(5, 3, 2, 14, 14, requires_grad=True)
+    product = PatchProjection.of(convolution)
+    assert product.weight is convolution.weight and product.state_dict().keys() == convolution.state_dict().keys()
+    assert torch.allclose(product(patches), convolution(patches), atol=1e-5)
+    product(patches).sum().backward()
+    assert convolution.weight.grad is not None and patches.grad is not None
+    large = torch.randn(2, 3, 4, 28, 42)
+    assert torch.equal(product(large), convolution(large))
+
+
+@pytest.mark.parametrize(
+    "options", [{"stride": 1}, {"padding": 1}, {"dilation": 2}, {"groups": 3, "in_channels": 3, "out_channels": 6}]
+)
+def test_other_convolutions_stay(options):
+    settings = {"in_channels": 3, "out_channels": 4, "kernel_size": 2, "stride": 2} | options
+    model = nn.Sequential(nn.Conv3d(**settings))
+    assert multiply_patches(model) == 0 and type(model[0]) is nn.Conv3d
+
+
+@pytest.mark.parametrize("family", WITH_PATCHES)
+def test_loaded_models_have_them_and_answer_as_before(family, tmp_path):
+    folder = checkpoints.save(family, tmp_path)
+    model, _ = load_model(folder, device="cpu", dtype=torch.float32)
+    (product,) = (module for module in model.modules() if isinstance(module, PatchProjection))
+    assert not product.training and product.weight.device.type == "cpu"
+    kind = getattr(transformers, family_of(model.config).model_class)
+    plain = kind.from_pretrained(folder, dtype=torch.float32)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    (convolution,) = (module for module in plain.modules() if type(module) is nn.Conv3d)
+    patches = torch.randn(7, product.in_channels, *product.kernel_size)
+    with torch.no_grad():
+        assert torch.allclose(product(patches), convolution(patches), atol=1e-5)
