@@ -268,7 +268,8 @@ class Engine:
         (generation,) = generations
         served, past, cache = generation.prompt, 0, None
         if served.keys is not None:
-            found = self._prefixes.find(generation.scope, served.keys, served.length - MIN_PIECE)
+            most, counted = served.length - MIN_PIECE, not generation.alone  # which has been looked for before
+            found = self._prefixes.find(generation.scope, served.keys, most, counted=counted)
             if found is not None:
                 cache, past = found
         generation.cached_tokens = past
@@ -282,7 +283,7 @@ class Engine:
         if cache is None:
             cache = KVMMCache.for_model(self._model, self._policy, graph=False)
         generation.cache = cache
-        if not generation.alone:  # which has been counted
+        if not generation.alone:
             self._metrics.prompt_tokens.add(served.length)
             self._metrics.cached_tokens.add(past)
 

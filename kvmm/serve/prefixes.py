@@ -69,17 +69,18 @@ class PrefixStore:
     def __len__(self) -> int:
         return len(self._prefixes)
 
-    def find(self, scope: str, keys: PrefixKeys, most: int) -> tuple[KVMMCache, int] | None:
-        """A fork of the longest prefix of a prompt that has at most ``most`` tokens, and its length."""
+    def find(self, scope: str, keys: PrefixKeys, most: int, *, counted: bool = True) -> tuple[KVMMCache, int] | None:
+        """A fork of the longest prefix of a prompt that has at most ``most`` tokens, and its length; ``counted``: among
+        the hits and misses."""
         for name in self._names(scope, keys, most):
             prefix = self._prefixes.get(name) or self._from_disk(name)
             if prefix is None:
                 continue
             if name in self._prefixes:
                 self._prefixes.move_to_end(name)
-            self.counts.hits += 1
+            self.counts.hits += counted
             return prefix.cache.fork(), name[1]
-        self.counts.misses += 1
+        self.counts.misses += counted
         return None
 
     def longest(self, scope: str, keys: PrefixKeys, most: int, least: int = 0) -> int:

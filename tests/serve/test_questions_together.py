@@ -149,13 +149,14 @@ def test_a_question_that_fails_fails_by_itself(omni: Any, expected: list[httpx.R
         read_pages(running)
         with calls_of(model, fail):
             bodies = [*CASES[:3], chat("Where is the zebra?", image(PAGES[0])), *CASES[3:]]
-            before = running.metrics()["kvmm_prompt_tokens_total"]
+            before, hits = (running.metrics()[name] for name in ("kvmm_prompt_tokens_total", "kvmm_prefix_hits_total"))
             found = at_once(running, model, bodies)
         failed = found.pop(3)
         assert failed.status_code == (500 if kind == "fault" else 200)
         assert [shown(one) for one in found] == [shown(one) for one in expected]
         asked = sum(one.json()["usage"]["prompt_tokens"] for one in found)
         assert asked < running.metrics()["kvmm_prompt_tokens_total"] - before < 1.3 * asked  # counted once each
+        assert running.metrics()["kvmm_prefix_hits_total"] - hits == len(bodies)
         assert shown(running.post(CASES[0])) == shown(expected[0])
         running.wait_for(lambda: not any(vars(running.service.engine.status()).values()))
 
