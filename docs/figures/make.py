@@ -17,14 +17,14 @@ from PIL import Image
 HERE = Path(__file__).parent
 # options of `kvmm analyze`: the scale, and the figures by their names on its page and here
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "norms --layer 7": ("1.5", ("norms_key", "boxes_key", "stages_key", "ranges")),
-    "drift --seeds 0 --max-new-tokens 24 --policy kivi4 --policy kivi2 --policy oscar4-2 --policy oscar2 "
+    "norms --model tiny-omni --layer 7": ("1.5", ("norms_key", "boxes_key", "stages_key", "ranges")),
+    "drift --model tiny-omni --seeds 0 --max-new-tokens 24 --policy kivi4 --policy kivi2 --policy oscar4-2 --policy oscar2 "
     "--policy kitty --policy calibquant1-mean --policy rd3 --policy rd2 --policy rd1.5 --policy rd1": (
         "1.5",
         ("drift_bits",),
     ),
     "cost --model Qwen2.5-VL-7B-Instruct --context 131072 --images 96": ("1.5", ("bytes",)),
-    "errors --image assets/samples/invoice.png --policy calibquant1 --policy paper-calibquant1 "
+    "errors --model tiny-omni --image assets/samples/invoice.png --policy calibquant1 --policy paper-calibquant1 "
     "--policy calibquant1-mean --policy paper-calibquant2 --policy rd1": ("1.5", ("softmax_errors",)),
     "norms --model SmolLM2-135M-Instruct --text benchmarks/texts/alice.txt --layer 10 --dtype float32": (
         "1.5",
