@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 # options of `kvmm analyze`: the scale, and the figures by their names on its page and here
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "norms --model tiny-omni --layer 7": ("1.5", ("norms_key", "boxes_key", "stages_key", "ranges")),
-    "drift --model tiny-omni --seeds 0 --max-new-tokens 24 --policy kivi4 --policy kivi2 --policy oscar4-2 --policy oscar2 "
-    "--policy kitty --policy calibquant1-mean --policy rd3 --policy rd2 --policy rd1.5 --policy rd1": (
+    "drift --model tiny-omni --seeds 0 --max-new-tokens 24 --policy kivi4 --policy kivi2 --policy oscar4-2 "
+    "--policy oscar2 --policy kitty --policy calibquant1-mean --policy rd3 --policy rd2 --policy rd1.5 --policy rd1": (
         "1.5",
         ("drift_bits",),
     ),
