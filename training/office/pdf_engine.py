@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from training.office.charts import in_valley
 from training.office.document import Block, Document
 from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.pages.canvas import CELL_HEIGHT, CELL_WIDTH, CHARACTERS, font_files, random_faces
@@ -220,7 +221,7 @@ class Setter:
         o, height, size = block.options, min(self.width * 0.6, 280), self.look.size * 0.8
         drawing = Drawing(self.width, height)
         chart = HorizontalLineChart() if o["form"] == "lines" else VerticalBarChart()
-        chart.x, chart.y, chart.width, chart.height = self.width * 0.12, 30, self.width * 0.8, height - 60
+        chart.x, chart.y, chart.width, chart.height = self.width * 0.12, 30, self.width * 0.8, height - 50 - 2 * size
         chart.data, chart.categoryAxis.categoryNames = o["values"], block.texts
         if o["form"] == "stacked":
             chart.categoryAxis.style = "stacked"
@@ -271,6 +272,9 @@ class Setter:
                 if o["form"] == "line":
                     chart.lineLabelArray, chart.lineLabelFormat, labels = [o["printed"]], "values", chart.lineLabels
                     labels.dy = 9  # points above the line
+                    for i in range(len(o["values"])):
+                        if in_valley(o["values"], i):
+                            labels[0, i].dy = -size
                 else:
                     chart.barLabelArray, chart.barLabelFormat, labels = [o["printed"]], "values", chart.barLabels
                     labels.nudge = 9
