@@ -307,3 +307,8 @@ def test_the_second_engine_keeps_legend_and_axis_apart():
     chart = next(part for part in drawing.contents if hasattr(part, "valueAxis"))
     size = look.size * 0.8
     assert chart.y + chart.height + size / 2 < drawing.height - size
+    assert chart.valueAxis.gridStrokeColor.red > 0.7  # fainter than the lines that run along it
+    assert not chart.categoryAxis.labels.angle
+    wide = Block("chart", [0], ["a label of many words", "another label of many words"], options)
+    [(drawing, _)] = Setter(Rng(0), look, 500).set_series(wide)
+    assert next(part for part in drawing.contents if hasattr(part, "valueAxis")).categoryAxis.labels.angle
