@@ -41,7 +41,9 @@ KIND_NAMES = {
     "email_thread": "an email conversation", "faq": "a page of questions and answers", "agenda": "a programme",
     "utility_bill": "an electricity bill", "spreadsheet": "a screenshot of a spreadsheet", "sign": "a sign",
     "settings": "a screenshot of settings", "plot": "a chart", "plot_series": "a chart", "subject_chart": "a chart",
-    "series_chart": "a chart", "pen_form": "a form", "unlabelled_letter": "a letter",
+    "series_chart": "a chart", "progress": "a chart", "gauge": "a picture of a gauge", "timeline": "a time line",
+    "figure_page": "a page of a report", "chart_table": "a chart with a table", "small_charts": "a page of charts",
+    "pictogram": "a pictogram", "pen_form": "a form", "unlabelled_letter": "a letter",
     "who_said": "minutes of a meeting", "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
     "credits": "a page with names",
 }  # fmt: skip

@@ -78,6 +78,22 @@ def test_charts_are_ranked_and_compared(document, unlimited):
     assert said["How many are above 30?"] == "1"
 
 
+def test_charts_with_questions_of_their_own_are_left_alone(document, unlimited):
+    from training.office.lookups import add_lookups
+
+    document.chart("bar", ["A", "B"], [20, 50], printed=["20", "50"], ticks=None, asked=True)
+    add_lookups(document)
+    assert not document.asks
+
+
+def test_slices_without_numbers_are_ranked_only_where_they_differ(document, unlimited):
+    from training.office.lookups import add_lookups
+
+    document.chart("pie", ["A", "B", "C"], [40, 38, 22], printed=None, ticks=None)
+    add_lookups(document)
+    assert "What comes second?" not in answers(document)
+
+
 def test_only_a_share_of_the_look_ups_is_asked(document):
     from training.office import lookups
 

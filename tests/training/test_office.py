@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("train_assets")
 SHAPES = ((560, 448), (756, 532), (812, 588), (504, 784), (784, 308))
 # answers that are counted, named or summed up, not read
 COUNTED = ("How many", "What kind", "What type", "Does the line", "Summarise", "How much higher", "What was decided")
-CHARTS = ("chart", "series_chart", "report", "slide")  # where answers are read off
+OTHER_CHARTS = ("report", "slide")  # where answers are read off, as on the pages about charts
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,14 @@ def test_every_kind_asks_and_leaves_open(pages):
 
 def test_answers_are_printed(pages):
     """Every word of an answer stands in the text, but for answers that count, name or compare."""
+    from training.office.pages import CHARTED
+
     missing, total = [], 0
     for kind, own in pages.items():
         for page in own:
             text = " ".join(page.lines).lower()
             for fact in page.facts:
-                if fact.asks[0].startswith(COUNTED) or kind in CHARTS:
+                if fact.asks[0].startswith(COUNTED) or kind in (*CHARTED, *OTHER_CHARTS):
                     continue
                 total += 1
                 words = fact.value.lower().replace("\u201c", " ").replace(",", " , ").split()
@@ -149,7 +151,7 @@ def test_the_second_engine_says_the_same(kind, train_assets):
     page = make_office_page(11, 756, 532, kind=kind, engine="pdf")
     text = " ".join(page.lines).lower()
     assert page.ink.shape == (756, 532) and page.ink.max() > 150 and page.ink.mean() < 128
-    printed = [f for f in page.facts if not f.asks[0].startswith(COUNTED) and kind not in CHARTS]
+    printed = [f for f in page.facts if not f.asks[0].startswith(COUNTED) and kind != "chart"]
     assert len(page.facts) > 5
     assert sum(all(w in text for w in f.value.lower().split()) for f in printed) >= 0.95 * len(printed)
     rows, columns = np.nonzero(page.chars)

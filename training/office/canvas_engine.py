@@ -8,6 +8,7 @@ from training.office.charts import draw_chart
 from training.office.document import Block, Document
 from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.office.hand_forms import HandForm
+from training.office.pictures import PICTURED, draw_picture
 from training.office.plots import draw_plot
 from training.office.series_charts import draw_series
 from training.pages.blocks import Box, Setter
@@ -203,7 +204,8 @@ class Engine:
     def set_chart(self, block: Block, box: Box) -> None:
         plain = draw_series if "series" in block.options else draw_chart
         rich = block.options.get("rich", self.r.chance(0.65))
-        if (rich and draw_plot(self.s, box, block)) or ("rich" not in block.options and plain(self.s, box, block)):
+        rich_chart = draw_picture if block.options["form"] in PICTURED else draw_plot
+        if (rich and rich_chart(self.s, box, block)) or ("rich" not in block.options and plain(self.s, box, block)):
             self.s.facts.append(self.mark(block.parts[0]))
 
     def set_hand_form(self, block: Block, box: Box) -> None:

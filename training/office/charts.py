@@ -151,7 +151,7 @@ def _pie(s: Setter, box: Box, block: Block) -> bool | None:
     legend = s.r.chance(0.4) or radius < 40
     if legend:
         radius = min((box.bottom - box.y) / 2 - 6, (box.width - wide - 40) / 2)
-    if radius < 34:
+    if radius < 34 or (legend and len(texts) > 5):  # more shades than the eye can match with a legend
         return None
     cx, cy = (box.x0 + radius + 6 if legend else (box.x0 + box.x1) / 2), (box.y + box.bottom) / 2
     ends = np.cumsum([0.0, *o["values"]]) / total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
+from training.office.chart_values import clear
 from training.office.document import Block, Document
 from training.office.values import FIRST, quantity
 from training.pages import values as v
@@ -26,7 +27,7 @@ def add_lookups(document: Document) -> None:
     """Adds questions about the tables and charts of a document, at most :data:`MOST` of each."""
     r = document.r
     for block in blocks_of(document):
-        if block.kind in ("table", "chart") and not {"series", "rich"} & block.options.keys():
+        if block.kind in ("table", "chart") and not {"series", "rich", "asked"} & block.options.keys():
             before = len(document.asks)
             (table_questions if block.kind == "table" else chart_questions)(document, block)
             added = document.asks[before:]
@@ -242,7 +243,8 @@ def chart_questions(d: Document, block: Block) -> None:
 
 def _ask_ranks(d: Document, block: Block, order: list[int]) -> None:
     labels, values, part = block.texts, block.options["values"], block.parts[0]
-    if len(set(values)) == len(values):
+    gap = 5 if block.options["form"] == "pie" and not block.options["printed"] else 0  # that the eye can tell
+    if all(clear(values, value, gap) for value in values):
         d.ask(
             (
                 "Which one is in second place?",

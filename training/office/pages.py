@@ -9,7 +9,7 @@ import numpy as np
 from training.office import pdf_engine
 from training.office.canvas_engine import office_style, set_on_canvas
 from training.office.document import Block, Document
-from training.office.lookups import add_lookups
+from training.office.lookups import add_lookups, blocks_of
 from training.office.near_misses import near_misses
 from training.office.ornaments import ORNAMENT_SHARE, ornament
 from training.office.prose import pad, prose
@@ -40,6 +40,11 @@ LONG = (
     "faq",
 )  # documents that run over several pages
 SECTIONS = ("Background", "Next steps", "Annex", "Notes", "Further remarks", "Details", "History", "Outlook", "Costs")
+# pages that are nothing without their charts
+CHARTED = frozenset(
+    "plot plot_series subject_chart series_chart chart pictogram progress gauge timeline figure_page chart_table "
+    "small_charts".split()
+)
 TELLING = frozenset(("letter", "email", "web_page", "news", "manual", "prose"))  # where more facts may be told in prose
 
 
@@ -110,7 +115,13 @@ def make_office_document(seed: int, count: int, height: int, width: int, held: b
 
 
 def make_office_page(
-    seed: int, height: int, width: int, held: bool = False, kind: str | None = None, engine: str | None = None
+    seed: int,
+    height: int,
+    width: int,
+    held: bool = False,
+    kind: str | None = None,
+    engine: str | None = None,
+    tries: int = 6,
 ) -> Page:
     """One page of an office document.
 
@@ -120,6 +131,7 @@ def make_office_page(
         held: draw fonts and written-out documents from those kept out of training.
         kind: a name of :func:`training.office.registry.kinds`; drawn by their weights if not given.
         engine: ``canvas`` or ``pdf``; drawn, as far as installed, if not given.
+        tries: how often another seed is taken where a page about a chart has no room for it.
     """
     r = Rng(seed)
     known = kinds()
@@ -139,14 +151,15 @@ def make_office_page(
     else:
         canvas, drawn, lines = set_on_canvas(document, height, width, held)
         ink, chars = canvas.ink(), canvas.chars
-    if not lines:  # nothing fitted: large letters on a small page
-        return make_office_page(seed + 1, height, width, held, kind, engine)
+    charts = {part for block in blocks_of(document) if block.kind == "chart" for part in block.parts}
+    if not lines or (kind in CHARTED and tries and not charts <= drawn):  # no room: large letters on a small page
+        return make_office_page(seed + 1, height, width, held, kind, engine, max(tries - 1, 0))
     if kind != "passage":  # they bring unanswerable questions of their own, for words that a list cannot foresee
         document.asks += near_misses(r, document, lines)
     facts, absent = facts_of(document, drawn)
     if kind in STAMPED and r.chance(STAMP_SHARE):
         stamped, more = stamp(r, ink, held)
         lines, facts = [*lines, *stamped], [*facts, *more]
-    if r.chance(ORNAMENT_SHARE):
+    if r.chance(ORNAMENT_SHARE) and not charts:  # within a chart an ornament would look like a part of it
         ornament(r, ink)
     return Page(ink, _shade(r), chars, lines, facts, kind, tuple(absent))

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from training.office.charts import in_valley
 from training.office.document import Block, Document
 from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.pages.canvas import CELL_HEIGHT, CELL_WIDTH, CHARACTERS, font_files, random_faces
@@ -25,6 +26,7 @@ try:
     from reportlab.graphics.charts.linecharts import HorizontalLineChart
     from reportlab.graphics.charts.piecharts import Pie
     from reportlab.graphics.shapes import Drawing, Rect, String
+    from reportlab.graphics.widgets.markers import makeMarker
     from reportlab.lib.colors import Color
     from reportlab.lib.styles import ParagraphStyle
     from reportlab.pdfbase import pdfmetrics
@@ -36,6 +38,7 @@ except ImportError:
 
 CLASS = {c: i for i, c in enumerate(CHARACTERS)}
 ALIGN = {"l": 0, "c": 1, "r": 2, "j": 4}
+MARKERS = ("FilledCircle", "FilledSquare", "FilledTriangle", "FilledDiamond")  # of the points of lines
 WRAPPED = 30  # characters from which the text of a column is wrapped
 
 
@@ -215,20 +218,29 @@ class Setter:
         total = sum(map(len, block.texts)) + 2 * len(block.texts)
         return [(self.table(cells, [self.width * (len(t) + 2) / total for t in block.texts], style), block.parts)]
 
+    def fit_labels(self, chart, labels: list[str], size: float) -> None:
+        """Turns labels that are too wide to stand side by side aslant, and makes room for them."""
+        widest = max(pdfmetrics.stringWidth(label, self.look.body, size) for label in labels)
+        if widest + 3 > chart.width / len(labels):
+            chart.categoryAxis.labels.angle, chart.categoryAxis.labels.boxAnchor = 35, "ne"
+            chart.y, chart.height = chart.y + 25, chart.height - 25
+
     def set_series(self, block: Block) -> list:
         """Several series beside each other, on each other or as lines, with a legend above."""
         o, height, size = block.options, min(self.width * 0.6, 280), self.look.size * 0.8
         drawing = Drawing(self.width, height)
         chart = HorizontalLineChart() if o["form"] == "lines" else VerticalBarChart()
-        chart.x, chart.y, chart.width, chart.height = self.width * 0.12, 30, self.width * 0.8, height - 60
+        chart.x, chart.y, chart.width, chart.height = self.width * 0.12, 30, self.width * 0.8, height - 50 - 2 * size
         chart.data, chart.categoryAxis.categoryNames = o["values"], block.texts
         if o["form"] == "stacked":
             chart.categoryAxis.style = "stacked"
         for axis in (chart.categoryAxis, chart.valueAxis):
             axis.labels.fontName, axis.labels.fontSize = self.look.body, size
+        self.fit_labels(chart, block.texts, size)
         ticks = [value for value, _ in o["ticks"]]
         chart.valueAxis.valueMin, chart.valueAxis.valueMax = 0, ticks[-1]
         chart.valueAxis.valueSteps, chart.valueAxis.visibleGrid = ticks, 1
+        chart.valueAxis.gridStrokeColor = grey(60)  # lines that run along the grid are to be seen
         if o["printed"]:
             chart.barLabelArray, chart.barLabelFormat, chart.barLabels.nudge = o["printed"], "values", 8
             chart.barLabels.fontName, chart.barLabels.fontSize = self.look.body, size
@@ -237,6 +249,7 @@ class Setter:
             shade = grey((230, 100, 170, 50)[i])
             if o["form"] == "lines":
                 chart.lines[i].strokeColor, chart.lines[i].strokeWidth = shade, 1.8
+                chart.lines[i].symbol = makeMarker(MARKERS[i])
             else:
                 chart.bars[i].fillColor = shade
             drawing.add(Rect(x, height - size, size * 0.8, size * 0.8, fillColor=shade))
@@ -271,6 +284,9 @@ class Setter:
                 if o["form"] == "line":
                     chart.lineLabelArray, chart.lineLabelFormat, labels = [o["printed"]], "values", chart.lineLabels
                     labels.dy = 9  # points above the line
+                    for i in range(len(o["values"])):
+                        if in_valley(o["values"], i):
+                            labels[0, i].dy = -size
                 else:
                     chart.barLabelArray, chart.barLabelFormat, labels = [o["printed"]], "values", chart.barLabels
                     labels.nudge = 9
@@ -280,10 +296,8 @@ class Setter:
                 chart.categoryAxis.reverseDirection = 1
             for axis in (chart.categoryAxis, chart.valueAxis):
                 axis.labels.fontName, axis.labels.fontSize = self.look.body, size
-            widest = max(pdfmetrics.stringWidth(label, self.look.body, size) for label in block.texts)
-            if o["form"] != "bar" and widest + 3 > chart.width / len(block.texts):  # aslant, as they are too wide
-                chart.categoryAxis.labels.angle, chart.categoryAxis.labels.boxAnchor = 35, "ne"
-                chart.y, chart.height = chart.y + 25, chart.height - 25
+            if o["form"] != "bar":
+                self.fit_labels(chart, block.texts, size)
             chart.valueAxis.valueMin = 0
             if o["ticks"]:
                 chart.valueAxis.valueMax, chart.valueAxis.valueStep = (

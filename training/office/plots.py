@@ -1,7 +1,7 @@
 """Charts as programs and people draw them on the ink canvas: marks, legends, grids, axes, titles, dark or by hand.
 
 `draw_plot` takes the blocks of `training.office.charts` and `training.office.series_charts` and more: the forms area,
-dots, lollipop, donut, grouped_bar and stacked_bar, axes that do not begin at zero, a title and a note of its own.
+step, dots, lollipop, donut, grouped_bar and stacked_bar, axes that do not begin at zero, a title and a note of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,19 @@ PALETTES = (
     (190, 90, 240, 140, 45, 215, 115, 165),
     (120, 215, 60, 165, 255, 90, 190, 35),
 )
+# what programs and people have in common in their charts; what a look leaves out is drawn at random
+LOOKS: dict[str, dict] = {
+    "any": {},
+    "spreadsheet": {"rough": False, "dark": False, "framed": True, "grid": 60, "dash": 0, "legend": "bottom"},
+    "statistics": {"rough": False, "dark": False, "framed": False, "grid": 50, "axis": 255, "legend": "top"},
+    "newspaper": {"rough": False, "dark": False, "grid": 60, "dash": 4, "axis": 0, "edge": None, "legend": "ends"},
+    "by hand": {"rough": True, "dark": False, "framed": False},
+    "slide": {"rough": False, "dark": True, "grid": 0, "legend": "right", "edge": None},
+}  # fmt: skip
+LOOK_WEIGHTS = (6, 3, 3, 3, 2, 1)
 LYING = ("bar", "grouped_bar", "stacked_bar", "dots")
 ROUND = ("pie", "donut")
+MOST_SHADES = 5  # of a pie with a legend
 Place = tuple[float, float, str, Face, str, int]  # x, baseline, text, face, align, fill
 
 
@@ -39,20 +50,31 @@ class Plot:
         self.rows: list[list[float]] = o["values"] if many else [o["values"]]
         self.printed = o["printed"] if many or o["printed"] is None else [o["printed"]]
         self.stacked, self.lying = self.form.startswith("stacked"), self.form in LYING
-        self.rough = r.chance(0.13)
+        look = o.get("look", {})
+        self.rough = look.get("rough", r.chance(0.13))
         self.small, self.bold = s.style.small, s.style.bold
         if self.rough and (hands := font_files(False, latin=True, hand=True)) and r.chance(0.8):
             self.small = self.bold = face(r.pick(hands), max(14, self.small.size + 3))
-        self.palette = r.pick(PALETTES)
+        self.palette = look.get("palette", r.pick(PALETTES))
+        self.dashes: tuple[int, ...] = look.get("dashes", ())  # of the lines in turn, 0 for a solid one
+        self.key = 26 if self.dashes else max(self.small.cap_height, 7)  # how wide the sample of a legend is
         self.hatched = (not self.rough and r.chance(0.08)) or (self.rough and r.chance(0.5))
-        if self.form in (*ROUND, "line", "lines", "area") or (self.stacked and self.printed):
+        shaded = self.form in (*ROUND, "line", "lines", "area", "step") or (self.stacked and self.printed)
+        if shaded or "palette" in look:
             self.hatched = False
         self.edge = r.pick((255, None, None)) if not self.hatched else 255
         self.grid = r.pick((0, 40, 60, 60, 90)) if o["ticks"] else 0
         self.dash = r.pick((0, 0, 4))
         self.legend = r.pick(("top", "top", "bottom", "right", "right", "inside")) if many else ""
         self.inside = r.chance(0.3)  # values within the bars
-        self.axis, self.framed = r.pick((255, 255, 150, 0)), r.chance(0.12)
+        self.axis, self.framed, self.dark = r.pick((255, 255, 150, 0)), r.chance(0.12), r.chance(0.1)
+        for name in ("edge", "grid", "dash", "legend", "axis", "framed", "dark"):
+            if name in look:
+                setattr(self, name, look[name])
+        if not o["ticks"]:
+            self.grid = 0
+        if self.legend == "ends" and not self._far_apart():
+            self.legend = "right"
         if not o["ticks"]:
             self.axis = self.axis or 255
         self.places: list[Place] = []
@@ -63,6 +85,12 @@ class Plot:
         if o.get("floor") is not None:
             self.low = o["floor"]
         self.high = self.high if self.high > self.low else self.low + 1
+
+    def _far_apart(self) -> bool:
+        """Whether lines end so far from one another that their names can stand there."""
+        last = sorted(row[-1] for row in self.rows)
+        reach = max(map(max, self.rows)) - min(map(min, self.rows))
+        return self.form == "lines" and all(b - a > 0.15 * reach for a, b in itertools.pairwise(last))
 
     def put(self, x: float, y: float, text: str, align: str, f: Face | None = None, fill: int = 255) -> None:
         self.places.append((x, y, text, f or self.small, align, fill))
@@ -75,7 +103,7 @@ class Plot:
             right = left + f.width(text)
             if left < 2 or right > self.s.canvas.width - 3 or y - f.ascent < 1 or y + 3 > self.s.canvas.height:
                 return False
-            if any(abs(y - v) < f.cap_height + 1.5 and left < b - 1 and a < right - 1 for a, b, v in spans):
+            if any(abs(y - v) < f.cap_height + 3 and left < b - 1 and a < right - 1 for a, b, v in spans):
                 return False
             spans.append((left, right, y))
         return True
@@ -88,30 +116,34 @@ class Plot:
         if "rich" in o and r.chance(0.35):  # a picture that fills the page
             height = min(room * r.uniform(0.6, 1.0), box.width * 1.15, 560)
         rows = len(self.labels) * (len(self.rows) if self.form == "grouped_bar" else 1)
-        if self.lying:
+        if self.lying or self.form in ("pictogram", "progress", "timeline"):
             height = min(room, max(height, rows * f.height * 1.15 + 4 * f.height))
+        if self.form == "dial":
+            height = min(height, box.width * 0.55 + 40)
         if height < 110 or box.width < 170:
             return False
-        dark = r.chance(0.1)
-        pad = r.randint(5, 10) if dark or self.framed else 0
+        pad = r.randint(5, 10) if self.dark or self.framed else 0
         area = Box(box.x0, box.x1, box.y, box.y + height)
         inner = Box(area.x0 + pad, area.x1 - pad, area.y + pad, area.bottom - pad)
         self._titles(inner)
         sketch = Sketch(self.s, area, self.rough)
         self._legend(inner, sketch)
-        drawn = self._round(inner, sketch) if self.form in ROUND else self._upright(inner, sketch)
-        if not drawn or not self.fitting():
+        if not self._body(inner, sketch) or not self.fitting():
             return False
         ink = self.s.canvas.ink()
         sketch.press(ink)
         for x, y, text, face_, align, fill in self.places:
             self.s.canvas.text(x, y, text, face_, align, fill)
-        if dark:
+        if self.dark:
             self.s.canvas.panel(area.x0, area.y, area.x1, area.bottom, r.pick((255, 230, 205)), inverted=True)
         elif self.framed:
             self.s.canvas.rect(area.x0, area.y, area.x1, area.bottom, outline=r.pick((255, 120, 80)))
         box.y += height + r.randint(4, 12)
         return True
+
+    def _body(self, box: Box, sketch: Sketch) -> bool:
+        """All but titles and legend; False if it has no room."""
+        return self._round(box, sketch) if self.form in ROUND else self._upright(box, sketch)
 
     def _titles(self, box: Box) -> None:
         """The chart's own title, subtitle and note above and below."""
@@ -132,8 +164,10 @@ class Plot:
     def _swatch(self, sketch: Sketch, x: float, y: float, n: int) -> None:
         side = max(self.small.cap_height, 7)
         if self.form in ("lines", "line"):
-            sketch.line(x - 3, y - side / 2, x + side + 3, y - side / 2, self.palette[n], 2)
-            sketch.dot(x + side / 2, y - side / 2, 3, self.palette[n], n % 3)
+            dash = self.dashes[n] if self.dashes else 0
+            sketch.line(x - 3, y - side / 2, x + self.key + 3, y - side / 2, self.palette[n], 2, dash)
+            if not self.dashes:
+                sketch.dot(x + side / 2, y - side / 2, 3, self.palette[n], n % 3)
         else:
             sketch.rect(x, y - side, x + side, y, self.palette[n], self.edge, self._hatch(n))
 
@@ -143,9 +177,9 @@ class Plot:
     def _legend(self, box: Box, sketch: Sketch) -> None:
         """Names of the series above, under, beside or in the chart."""
         f, names = self.small, self.names
-        if not names:
+        if not names or self.legend == "ends":
             return
-        widths = [f.width(name) + f.cap_height + 18 for name in names]
+        widths = [f.width(name) + self.key + 18 for name in names]
         if sum(widths) > box.width and self.legend in ("top", "bottom"):
             self.legend = "right"
         if self.legend in ("top", "bottom"):
@@ -153,7 +187,7 @@ class Plot:
             y = box.y + f.ascent if self.legend == "top" else box.bottom - 4
             for n, name in enumerate(names):
                 self._swatch(sketch, x, y, n)
-                self.put(x + f.cap_height + 8, y, name, "l")
+                self.put(x + self.key + 8, y, name, "l")
                 x += widths[n]
             if self.legend == "top":
                 box.y += f.height + 6
@@ -171,7 +205,7 @@ class Plot:
         for n, name in enumerate(names):
             y = top + n * (f.height + 4) + f.ascent
             self._swatch(sketch, left, y, n)
-            self.put(left + f.cap_height + 8, y, name, "l")
+            self.put(left + self.key + 8, y, name, "l")
 
     def _ends(self, box: Box) -> tuple[float, float, float, float] | None:
         """Left, right, top and base of the field between the axes; None if it is too small."""
@@ -184,6 +218,8 @@ class Plot:
             top, base = box.y + 3, box.bottom - (f.height + 5 if ticks else 3)
         else:
             left, right = box.x0 + (max(ticks) + 9 if ticks else 4), box.x1 - 4
+            if self.legend == "ends":
+                right -= max(map(f.width, self.names)) + 4
             top = box.y + (f.height + 3 if self.printed else f.cap_height / 2 + 3)
             if o.get("axis"):
                 top += f.height
@@ -240,7 +276,8 @@ class Plot:
         if self.lying:
             return [[label] for label in self.labels]
         ticks = max((f.width(text) for _, text in o["ticks"] or ()), default=0)
-        step = (box.width - ticks - 14) / len(self.labels)
+        ends = max(map(f.width, self.names)) + 4 if self.legend == "ends" else 0
+        step = (box.width - ticks - ends - 14) / len(self.labels)
         out = [[label] for label in self.labels]
         if max(map(f.width, self.labels)) + 4 > step:
             for i, label in enumerate(self.labels):
@@ -257,7 +294,7 @@ class Plot:
         return out
 
     def _marks(self, sketch: Sketch, step: float) -> bool:
-        if self.form in ("line", "lines", "area"):
+        if self.form in ("line", "lines", "area", "step"):
             return self._curves(sketch, step)
         count = len(self.rows)
         wide = step * self.r.uniform(0.5, 0.85) / (1 if self.stacked else count)
@@ -299,6 +336,7 @@ class Plot:
             return True
         gap = 8 if self.form in ("dots", "lollipop") else 4
         if self.lying:
+            a = a if solid else b  # a dot has its number beside it, below zero as well
             self.put(max(a, b) + gap + 1, centre + f.cap_height / 2, text, "l")
         elif b > a:  # below zero
             self.put(centre, b + f.cap_height + gap, text, "c")
@@ -308,15 +346,22 @@ class Plot:
 
     def _curves(self, sketch: Sketch, step: float) -> bool:
         r, f = self.r, self.small
-        width, marked = r.pick((1, 1.5, 2, 2.5)), self.form != "area" and (len(self.rows) > 1 or r.chance(0.75))
+        width = r.pick((1, 1.5, 2, 2.5)) if not self.dashes else r.pick((2, 2.5))
+        marked = self.form not in ("area", "step") and (len(self.rows) > 1 or r.chance(0.75)) and not self.dashes
         for n, row in enumerate(self.rows):
             points = [(self.middle(i), self.at(value)) for i, value in enumerate(row)]
             level = self.palette[n] if len(self.rows) > 1 else 230
             if self.form == "area":
                 zero = self.at(max(self.low, 0))
                 sketch.area([(points[0][0], zero), *points, (points[-1][0], zero)], r.pick((60, 90, 130)))
-            for a, b in itertools.pairwise(points):
-                sketch.line(*a, *b, level, width)
+            path = points
+            if self.form == "step":
+                path = [(x + side * step / 2, y) for x, y in points for side in (-1, 1)]
+            for a, b in itertools.pairwise(path):
+                sketch.line(*a, *b, level, width, self.dashes[n] if self.dashes else 0)
+            if self.legend == "ends":
+                x, y = points[-1]
+                self.put(x + step * 0.1 + 7, y + f.cap_height / 2, self.names[n], "l")
             for i, (x, y) in enumerate(points):
                 if marked:
                     sketch.dot(x, y, 3, level, n % 3 if len(self.rows) > 1 else 0)
@@ -324,7 +369,11 @@ class Plot:
                     if f.width(self.printed[n][i]) > step - 2:
                         return False
                     below = in_valley(row, i) and y + f.cap_height + 14 < self.at(self.low)
-                    self.put(x, y + (f.cap_height + 8 if below else -7), self.printed[n][i], "c")
+                    before, after = row[max(i - 1, 0)], row[min(i + 1, len(row) - 1)]
+                    slope = (before > row[i] >= after) - (before < row[i] <= after)  # numbers keep off the line
+                    align = "lcr"[1 - slope] if len(self.rows) == 1 and not below else "c"
+                    x += 3 * slope if align != "c" else 0
+                    self.put(x, y + (f.cap_height + 8 if below else -7), self.printed[n][i], align)
         return True
 
     def _round(self, box: Box, sketch: Sketch) -> bool:
@@ -337,9 +386,11 @@ class Plot:
         wide, tall = max(map(f.width, texts)), box.bottom - box.y
         radius = min(tall / 2 - f.height / 2 - 4, (box.width - 2 * wide) / 2 - 16)
         legend = r.chance(0.4) or radius < 42
+        if legend and len(texts) > MOST_SHADES:  # more shades than the eye can match with a legend
+            legend = False
         if legend:
             radius = min(tall / 2 - 4, (box.width - wide - 44) / 2)
-        if radius < 36 or len(texts) > len(self.palette):
+        if radius < 42 or len(texts) > len(self.palette):
             return False
         cx, cy = box.x0 + (radius + 6 if legend else box.width / 2), box.y + tall / 2
         ends, top = np.cumsum([0.0, *values]) / total, cy - len(texts) * (f.height + 4) / 2
@@ -365,25 +416,31 @@ class Plot:
                 )
         if self.form == "donut":
             sketch.dot(cx, cy, radius * 0.55, 0)
+            if middle := self.o.get("middle"):
+                if self.bold.width(middle) > radius * 0.95:
+                    return False
+                self.put(cx, cy + self.bold.cap_height / 2, middle, "c", self.bold)
         return True
 
 
-def draw_plot(s: Setter, box: Box, block: Block) -> bool:
+def draw_plot(s: Setter, box: Box, block: Block, plot: type[Plot] = Plot) -> bool:
     """Draws a chart over the width of ``box``; False, and nothing drawn, if its texts do not fit.
 
     Options of the block: as in :func:`training.office.charts.draw_chart` and
     :func:`training.office.series_charts.draw_series`; besides ``title``, ``title_at`` (top or bottom), ``subtitle``,
-    ``note``, ``align`` (l or c), ``axis`` (what the upright axis measures) and ``floor`` (its lowest value).
+    ``note``, ``align`` (l or c), ``axis`` (what the upright axis measures), ``floor`` (its lowest value), ``middle``
+    (of a ring), ``fixed`` (columns do not become bars where their labels are wide) and ``look`` (of :data:`LOOKS`, and
+    the ``palette`` and ``dashes`` of the series).
     """
     style = s.style
     turned = {"column": "bar", "lollipop": "dots", "grouped": "grouped_bar", "stacked": "stacked_bar"}
     forms = [block.options["form"]] * 2  # then with labels that are too wide to stand side by side, then in small print
-    forms += [turned.get(forms[0], forms[0])] * 2
+    forms += [forms[0] if block.options.get("fixed") else turned.get(forms[0], forms[0])] * 2
     for n, form in enumerate(forms):
         if n == 3:
             small, bold = (face(f.path, min(f.size, 10)) for f in (style.small, style.bold))
             s.style = replace(style, small=small, bold=bold)
-        done = Plot(s, box, replace(block, options={**block.options, "form": form})).draw()
+        done = plot(s, box, replace(block, options={**block.options, "form": form})).draw()
         s.style = style
         if done:
             return True

@@ -4,6 +4,7 @@
 
 import itertools
 
+from training.office.chart_values import clear
 from training.office.document import Document
 from training.office.registry import kind
 from training.office.values import MONTHS_SHORT, Dates, distinct, person, town
@@ -50,12 +51,13 @@ def add_chart(d: Document, title: bool = True) -> None:
     if printed or form != "pie":
         for label, _value, text in zip(labels, values, printed or map(str, values), strict=True):
             d.ask((f"What is the {noun} for {label}?", f"What value does {label} have?", f"How much is shown for {label}?", f"Which number belongs to {label}?", f"{label}: how much?"), text, part)
-    if values.count(max(values)) == 1:
+    gap = 0 if printed or form != "pie" else 5  # slices without numbers must differ to the eye
+    if clear(values, max(values), gap):
         d.ask((f"Which {word} is the largest?", "Which one has the highest value?", "Where is the value the highest?", "What is in first place?", f"Which has the highest {noun}?"), labels[values.index(max(values))], part)
-    if values.count(min(values)) == 1:
+    if clear(values, min(values), gap):
         d.ask(("Which one has the lowest value?", "Where is the value the smallest?", f"Which {word} is the smallest?", f"Which has the lowest {noun}?"), labels[values.index(min(values))], part)
     i, j = r.sample(range(len(labels)), 2)
-    if values[i] != values[j]:
+    if abs(values[i] - values[j]) > gap:
         d.ask((f"Which is larger, {labels[i]} or {labels[j]}?", f"Who has more, {labels[i]} or {labels[j]}?"), labels[i] if values[i] > values[j] else labels[j], part)
     d.ask((f"How many {word}s does the chart have?", f"How many {word}s are shown?", "How many values are in the chart?"), str(len(labels)), part)
     d.ask(("What kind of chart is it?", "What type of diagram is shown?"), {"bar": "bar chart", "column": "bar chart", "line": "line chart", "pie": "pie chart"}[form], part)
@@ -64,7 +66,7 @@ def add_chart(d: Document, title: bool = True) -> None:
     d.absent(f"What is the {noun} for {v.name_word(r)}?", f"What value does {v.name_word(r)} have?")
 
 
-@kind("chart", 5.0)
+@kind("chart", 6.0)
 def chart(d: Document) -> None:
     r = d.r
     add_chart(d)

@@ -1,7 +1,9 @@
 """Charts of many subjects, each with its own words for a value, the largest, the smallest and what it does not show.
 
 `training/office/figures/subjects.txt` has a block a subject: titles, then ``name: value`` lines. ``{x}`` is a label,
-``{a}`` the one of two with the larger value and ``{b}`` the other, ``{n}`` a number that some values exceed.
+``{a}`` the one of two with the larger value and ``{b}`` the other, ``{n}`` a number that some values exceed; ``both``
+and ``total`` are missing where sums mean nothing. `series.txt` has subjects of several series: ``{s}`` is a series, ``{l}`` a label,
+``{x}`` the label with its preposition.
 """
 
 from __future__ import annotations
@@ -10,21 +12,27 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from training.office.chart_questions import OneSeries
+from training.office.chart_values import Numbers, shares
 from training.office.document import Document
 from training.office.registry import kind
 from training.office.values import MONTHS_SHORT, distinct, person, town
 from training.pages import values as v
 from training.pages.values import Rng
 
-FILE = Path(__file__).parents[1] / "figures" / "subjects.txt"
+FOLDER = Path(__file__).parents[1] / "figures"
 PATTERNS = ("value", "most", "least", "more", "which", "over", "none")
-MEASURES = ("tonnes", "mm", "°C", "%", "€", "thousand €", "kg", "hours", "$", "m³", "Mbit/s", "£")
+SERIES_PATTERNS = ("value", "most", "least", "ahead", "more", "none")
+MEASURES = (
+    "tonnes", "mm", "°C", "%", "€", "thousand €", "kg", "hours", "$", "m³", "Mbit/s", "£", "cm", "thousand $",
+    "minutes", "m",
+)  # fmt: skip
+ORDERED = ("years", "months", "weekdays", "quarters")  # labels that follow one another in time
 SOURCES = ("Statistics Office", "own survey", "City archive", "Annual report", "own figures", "Chamber of Commerce")
 
 
-@lru_cache(maxsize=1)
-def subjects(file: Path = FILE) -> list[dict]:
-    """The file's blocks: ``titles``, ``unit``, ``labels``, ``range`` (low, high), and the wordings of `PATTERNS`.
+def read_blocks(file: Path, patterns: tuple[str, ...]) -> list[dict]:
+    """The file's blocks: ``titles``, ``unit``, ``labels``, ``range`` (low, high), and lists of wordings.
 
     Raises:
         ValueError: a block lacks one of them.
@@ -33,12 +41,26 @@ def subjects(file: Path = FILE) -> list[dict]:
     for block in file.read_text(encoding="utf-8").split("## ")[1:]:
         head, *rows = block.strip().split("\n")
         subject = dict(row.split(": ", 1) for row in rows)
-        if missing := {"unit", "labels", "range", *PATTERNS} - subject.keys():
+        if missing := {"unit", "labels", "range", *patterns} - subject.keys():
             raise ValueError(f"{head}: {', '.join(sorted(missing))} missing")
         subject["titles"] = head.split(" | ")
         subject["range"] = [int(x) for x in subject["range"].split("-")]
-        found.append(subject | {name: subject[name].split(" | ") for name in PATTERNS})
+        lists = [name for name in (*patterns, "both", "total") if name in subject]
+        found.append(subject | {name: subject[name].split(" | ") for name in lists})
     return found
+
+
+@lru_cache(maxsize=1)
+def subjects() -> list[dict]:
+    """Subjects of one series."""
+    return read_blocks(FOLDER / "subjects.txt", PATTERNS)
+
+
+@lru_cache(maxsize=1)
+def topics() -> list[dict]:
+    """Subjects of several series; ``whole`` says whether the series of one label are shares that make 100."""
+    found = read_blocks(FOLDER / "series.txt", (*SERIES_PATTERNS, "series"))
+    return [{**topic, "series": topic["series"][0].split(", "), "whole": "whole" in topic} for topic in found]
 
 
 def _run(names: list[str]) -> Callable[[Rng], list[str]]:
@@ -77,46 +99,51 @@ def _values(r: Rng, count: int, low: int, high: int, step: int) -> list[int]:
     return [max(step, round(r.randint(low, top) / step) * step) for _ in range(count)]
 
 
-@kind("subject_chart", 9.0)
+@kind("subject_chart", 10.0)
 def subject_chart(d: Document) -> None:
+    """One series, its title and unit in the text around it."""
     r = d.r
     subject = r.pick(subjects())
     unit, (low, high), labels = subject["unit"], subject["range"], subject["labels"]
+    ordered = labels in ORDERED
     if labels in FAMILIES:
-        names, ordered = list(FAMILIES[labels](r)), labels in ("years", "months", "weekdays", "quarters")
+        names = list(FAMILIES[labels](r))
     else:
         names = r.sample(labels.split(", "), r.randint(3, min(7, len(labels.split(", ")))))
-        ordered = False
+    parts = unit == "%" or unit not in MEASURES  # a pie shows parts of a whole, not temperatures
     form = r.choices(
-        ("bar", "column", "line", "pie"), (2, 4, 3, 0) if ordered else (4, 4, 0, 3 if len(names) < 7 else 0)
+        ("bar", "column", "line", "pie"),
+        (2, 4, 3, 0) if ordered else (4, 4, 0, 3 if len(names) < 7 and parts and "both" in subject else 0),
     )[0]
     printed = form == "pie" or r.chance(0.55)
     grid = next(g for g in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000) if 6 * g >= high)
-    values = _values(r, len(names), low, high, 1 if printed else grid)
+    least_step = 1 if printed else grid / 2 if grid % 2 == 0 and r.chance(0.4) else grid
+    values: list[float] = list(_values(r, len(names), low, high, int(least_step)))
     if unit == "%" and form == "pie":
-        cuts = sorted(r.sample(range(3, 98), len(names) - 1))
-        values = [b - a for a, b in zip([0, *cuts], [*cuts, 100], strict=True)]
-    separator = r.choices(("", ",", " "), (4, 4, 1))[0] if high > 999 else ""
-    write = lambda number: f"{number:,}".replace(",", separator)  # noqa: E731
-    close = "" if unit in ("%", "°C") and r.chance(0.6) else " "
-    shown_unit = unit in ("%", "°C", "€", "£", "$", "mm", "kg", "m³") and r.chance(0.6)
-    texts = [write(x) + (f"{close}{unit}" if shown_unit else "") for x in values]
-    ticks = [(i * grid, write(i * grid)) for i in range(-(-max(values) // grid) + 1)]
+        values = list(shares(r, len(names)))
+    ticks = [i * grid for i in range(int(-(-max(values) // grid)) + 1)]
+    numbers = Numbers(r, unit, max(*values, *ticks))
+    texts = [numbers(x) for x in values]
     title = r.pick(subject["titles"]).format(town=town(r), since=f"since {names[0]}" if labels == "years" else "")
     measured = unit in MEASURES
     titled = d.heading(
         title + (r.pick((f" ({unit})", f", in {unit}", f" in {unit}")) if measured and r.chance(0.5) else "")
     )
     if r.chance(0.25):
-        d.line(
-            r.pick((f"in {unit}", f"Figures in {unit}", f"Unit: {unit}") if measured else (f"Number of {unit}",)),
-            small=True,
+        said = r.pick((f"in {unit}", f"Figures in {unit}", f"Unit: {unit}") if measured else (f"Number of {unit}",))
+        line = d.line(said, small=True)
+        d.ask(
+            ("In what are the values given?", "What is counted or measured?", "What is the unit?", "unit?"), unit, line
         )
+    shown = [(x, numbers.bare(x)) for x in ticks] if form != "pie" and (not printed or r.chance(0.5)) else None
     part = d.chart(
-        form, names, values, printed=texts if printed else None, shade=r.pick((255, 190, 150, 110)),
-        ticks=ticks if form != "pie" and (not printed or r.chance(0.5)) else None,
+        form, names, values, printed=texts if printed else None, shade=r.pick((255, 190, 150, 110)), ticks=shown,
+        asked=True,  # here, so that look-ups need not
     )  # fmt: skip
-    _ask(d, subject, names, values, texts, part)
+    asked = OneSeries(form, names, values, texts, numbers, ordered, labels, subject, printed=printed, ticks=shown)
+    asked.ask(d, part)
+    for wording in r.sample(subject["none"], r.randint(0, 2)):
+        d.absent(wording)
     d.ask(
         ("What is the title of the chart?", "What does the chart show?", "heading?", "What is it about?"), title, titled
     )
@@ -128,37 +155,3 @@ def subject_chart(d: Document) -> None:
             source,
             foot,
         )
-
-
-def _ask(d: Document, subject: dict, names: list[str], values: list[int], texts: list[str], part: int) -> None:
-    """Values one by one, the extremes, pairs, how many exceed a number, and what the chart does not show."""
-    r = d.r
-    fill = lambda wordings, **blanks: tuple(w.format(**blanks) for w in wordings)  # noqa: E731
-    for name, text in zip(names, texts, strict=True):
-        d.ask(fill(subject["value"], x=name), text, part)
-    for pattern, extreme in (("most", max), ("least", min)):
-        if values.count(extreme(values)) == 1:
-            d.ask(subject[pattern], names[values.index(extreme(values))], part)
-    for _ in range(2):
-        i, j = r.sample(range(len(names)), 2)
-        if values[i] == values[j]:
-            continue
-        large, small = (i, j) if values[i] > values[j] else (j, i)
-        d.ask(fill(subject["more"], a=names[large], b=names[small]), str(values[large] - values[small]), part)
-        d.ask(fill(subject["which"], a=names[i], b=names[j]), names[large], part)
-    ranks = sorted(set(values))
-    if len(ranks) > 2:
-        number = r.pick(ranks[:-1])
-        d.ask(fill(subject["over"], n=number), str(sum(value > number for value in values)), part)
-        if values.count(ranks[-2]) == 1:
-            d.ask(
-                ("Which one is second?", "What is in second place?", "second highest?"),
-                names[values.index(ranks[-2])],
-                part,
-            )
-    for text in set(texts):
-        if texts.count(text) == 1:
-            d.ask((f"Which one stands at {text}?", f"Where is the value {text}?"), names[texts.index(text)], part)
-            break
-    for wording in subject["none"]:
-        d.absent(wording)
