@@ -1,4 +1,4 @@
-"""What ``benchmarks/results/retention.json`` says, put where it is shown.
+"""What ``retention_budgets.json`` and ``retention.json`` in ``benchmarks/results`` say, put where it is shown.
 
 python -m benchmarks.retention_tables      # the tables in docs/spherical.md
 """
@@ -14,7 +14,7 @@ from typing import Any
 from kvmm.eval.report.pages import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
-REPORT = ROOT / "benchmarks" / "results" / "retention.json"
+RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "spherical.md"
 BEGIN, END = "<!-- python -m benchmarks.retention_tables: begin -->", "<!-- end -->"
 _EXACT = "exact pages"
@@ -26,8 +26,9 @@ def marked(text: str) -> str:
     return found
 
 
-def tables(report: Mapping[str, Any]) -> str:
-    """Markdown of a result file: what ran, codes without a budget, ways to meet budgets, how restless tiers are."""
+def tables(report: Mapping[str, Any], restless: Mapping[str, Any]) -> str:
+    """Markdown of two result files: of ``report`` what ran, codes without a budget and ways to meet budgets, and of
+    ``restless`` how often tiers change."""
     found = {(row["variant"], row["share"]): row for row in report["results"]}
     count = max(row["questions"] for row in found.values())
     packed = "the prompt packed whole" if report["settings"]["packed"] == "prompt" else "pages packed before questions"
@@ -38,7 +39,7 @@ def tables(report: Mapping[str, Any]) -> str:
         _under(found, count),
         _iso(report),
     ]
-    return "\n".join([*parts, *([_restless(report)] if report["stability"] else [])])
+    return "\n".join([*parts, _restless(restless)])
 
 
 def _free(found: Mapping[tuple[str, float], Mapping[str, Any]]) -> str:
@@ -53,17 +54,20 @@ def _free(found: Mapping[tuple[str, float], Mapping[str, Any]]) -> str:
 
 def _under(found: Mapping[tuple[str, float], Mapping[str, Any]], count: int) -> str:
     shares = sorted({share for _, share in found} - {1.0}, reverse=True)
-    heads = [head for share in shares for head in (f"KL at {100 * share:.0f} %", "held, lowered")]
+    tight = shares[-2:]  # where it matters most what is held
+    heads = [
+        f"{what} at {100 * share:.0f} %" for share in shares for what in ("KL", "held, lowered")[: 1 + (share in tight)]
+    ]
     rows = []
     for name in dict.fromkeys(name for name, share in found if share != 1.0):
         cells = [name]
         for share in shares:
             row = found.get((name, share))
             if row is None or row["questions"] < count:
-                cells += ["cannot be met", ""]
+                cells += ["cannot be met", ""][: 1 + (share in tight)]
                 continue
             held, lowered = (100 * row[of] / row["entries"] for of in ("held", "lowered"))
-            cells += [f"{row['kl']:.3f}", f"{held:.0f} %, {lowered:.0f} %"]
+            cells += [f"{row['kl']:.3f}", f"{held:.0f} %, {lowered:.0f} %"][: 1 + (share in tight)]
         rows.append(tuple(cells))
     return markdown_table(("Under a budget", *heads), rows)
 
@@ -101,7 +105,8 @@ def _restless(report: Mapping[str, Any]) -> str:
 
 def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    new = tables(json.loads(REPORT.read_text(encoding="utf-8")))
+    names = ("retention_budgets", "retention")
+    new = tables(*(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names))
     PAGE.write_text(text.replace(f"{BEGIN}\n{marked(text)}{END}", f"{BEGIN}\n{new}{END}"), encoding="utf-8")
     print(PAGE.relative_to(ROOT))
 

@@ -218,18 +218,20 @@ def test_what_is_said_of_fuzzers():
 
 
 def test_retention():
-    assert retention_tables.marked(SPHERICAL) == retention_tables.tables(results("retention"))
+    assert retention_tables.marked(SPHERICAL) == retention_tables.tables(
+        results("retention_budgets"), results("retention")
+    )
 
 
 def test_what_is_said_of_retention():
     """The sentences below the tables."""
-    found = {(row["variant"], row["share"]): row for row in results("retention")["results"]}
+    found = {(row["variant"], row["share"]): row for row in results("retention_budgets")["results"]}
     said = " ".join(SPHERICAL.split())
     kl = {key: row["kl"] for key, row in found.items()}
     count = max(row["questions"] for row in found.values())
     assert count == 16 and "What sixteen questions show" in said
     met = {key: row["questions"] == count for key, row in found.items()}
-    large, small = sorted({share for _, share in kl} - {1.0}, reverse=True)
+    *_, half, large, small = sorted({share for _, share in kl} - {1.0}, reverse=True)
     compared = {
         large: ("A2 retention only", "A2 quantisation only", "StreamingLLM", "H2O"),
         small: ("A2 retention only",),
@@ -248,9 +250,16 @@ def test_what_is_said_of_retention():
     assert kl["entries of pages", small] > kl["A0 full system", small]
     assert kl["VL-Cache", large] < kl["A0 full system", large] and not met["VL-Cache", small]
     assert round(kl["A0 full system", large] / kl["exact, then angles", large]) == 6
-    gaps = {row["share"]: f"{row['gap']:.2f}".removeprefix("0") for row in results("retention")["synergy_gap"]}
+    gaps = {row["share"]: f"{row['gap']:.2f}".removeprefix("0") for row in results("retention_budgets")["synergy_gap"]}
     assert f"is {gaps[large]} nats at 30 % and, to dropping, {gaps[small]} at 15 %" in said
-    assert all(row["share"] is None for row in results("retention")["iso_quality"])
+    front = {row["variant"]: row["share"] for row in results("retention_budgets")["iso_quality"] if row["share"]}
+    assert front == {"angles of 4 bits and down": half, "exact, then angles": 0.75, "VL-Cache": 0.75}
+    assert (half, large, small) == (0.45, 0.3, 0.15) and met["angles of 4 bits and down", half]
+    assert (
+        f"to 45 % of the bytes, with a divergence of {kl['angles of 4 bits and down', half]:.3f}".replace("0.", ".")
+        in said
+    )
+    assert results("retention_budgets")["model"] == results("retention")["model"]
     high, angles = found["spherical-high", 1.0], found["angles, 4 bits", 1.0]
     assert f"cost {high['accuracy_full'] - high['accuracy']:.1f} points" in said
     assert angles["accuracy"] >= angles["accuracy_full"] and 1.1 < angles["nbytes"] / high["nbytes"] < 1.2
