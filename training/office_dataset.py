@@ -45,7 +45,7 @@ KIND_NAMES = {
     "figure_page": "a page of a report", "chart_table": "a chart with a table", "small_charts": "a page of charts",
     "pictogram": "a pictogram", "pen_form": "a form", "unlabelled_letter": "a letter",
     "who_said": "minutes of a meeting", "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
-    "credits": "a page with names",
+    "credits": "a page with names", "comparison": "a table", "tariff": "a table of prices",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from training.office.charts import draw_chart
-from training.office.document import Block, Document
+from training.office.document import Block, Document, spanned
 from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.office.hand_forms import HandForm
 from training.office.pictures import PICTURED, draw_picture
@@ -151,39 +151,52 @@ class Engine:
         need = [max((s.body.width(row[i]) for row in rows), default=0) for i in range(columns)]
         if header:
             need = [max(n, s.bold.width(header[i])) for i, n in enumerate(need)]
+        for text, under in zip(o["groups"], spanned(o["spans"], columns), strict=True):
+            lack = s.bold.width(text) + 8 - sum(need[i] + 12 for i in under)
+            for i in under:
+                need[i] += max(lack, 0) / len(under)
         total = sum(need) + 12 * columns
-        if total > box.width and not o.get("shrunk") and s.body.size > 9:  # a smaller face rather than lost columns
-            size = max(9, int(s.body.size * box.width / total))
+        if total > box.width and s.body.size > 9:  # a smaller face rather than lost columns
+            size = min(s.body.size - 1, int(s.body.size * (box.width - 12 * columns) / max(sum(need), 1)))
+            size = max(9, size)
             self.s.style = replace(s, body=face(s.body.path, size), bold=face(s.bold.path, size))
-            self.set_table(replace(block, options={**o, "shrunk": True}), box)
+            self.set_table(block, box)
             self.s.style = s
             return
         weights = [n + 12 for n in need]
         wide = self.r.chance(0.7) or total > 0.8 * box.width
         inner = box if wide else Box(box.x0, box.x0 + total, box.y, box.bottom)
-        if o["groups"]:
-            self.group_row(o["groups"], header, weights, inner)
-        _, drawn = self.s.table(inner, header or [""] * columns, rows, align, weights, show_header=bool(header))
-        self.s.facts += [self.mark(block.parts[n]) for n in drawn]
+        named = self.group_row(o["groups"], o["spans"], weights, inner) if o["groups"] else True
+        shown, drawn = self.s.table(
+            inner, header or [""] * columns, rows, align, weights, show_header=bool(header), starts=o["starts"]
+        )
+        if named and all(seen or not text for seen, text in zip(shown, header, strict=bool(header))):
+            self.s.facts += [self.mark(block.parts[n]) for n in drawn]
         box.y = inner.y
 
-    def group_row(self, groups: list[str], header: list[str], weights: list[float], box: Box) -> None:
-        """Headings that each span equal numbers of the last columns."""
-        f, share = self.s.style.bold, (len(header) - 1) // len(groups)
+    def group_row(self, groups: list[str], spans: list[int], weights: list[float], box: Box) -> bool:
+        """Headings over the last columns; whether all of them are on the page."""
+        s, f = self.s, self.s.style.bold
         if not box.fits(4 * f.height):
-            return
+            return False
         edges, x = [], box.x0
         for weight in weights:
             edges.append(x)
             x += box.width * weight / sum(weights)
         edges.append(x)
-        for i, text in enumerate(groups):
-            first = len(header) - share * (len(groups) - i)
-            x0, x1 = edges[first], edges[first + share]
-            if f.width(text) < x1 - x0:
-                self.s.put(box, (x0 + x1) / 2, text, f, "c")
-                self.s.canvas.rect(x0 + 1, box.y - 2, x1 - 1, box.y + f.height, outline=self.s.style.rule)
-        self.s.advance(box, f, 2)
+        look, shown = self.r.pick(("boxes", "boxes", "lines", "lines", "band", "none")), True
+        y1 = box.y + f.height + s.style.leading - 1
+        if look == "band":
+            s.canvas.rect(box.x0, box.y - 2, box.x1, y1, fill=35)
+        for text, under in zip(groups, spanned(spans, len(weights)), strict=True):
+            x0, x1 = edges[under[0]], edges[under[-1] + 1]
+            shown = f.width(text) < x1 - x0 and s.put(box, (x0 + x1) / 2, text, f, "c") and shown
+            if look == "boxes":
+                s.canvas.rect(x0 + 1, box.y - 2, x1 - 1, y1, outline=s.style.rule)
+            elif look == "lines":
+                s.canvas.line(x0 + 4, y1, x1 - 4, y1, s.style.rule)
+        s.advance(box, f, 2)
+        return shown
 
     def set_strip(self, block: Block, box: Box) -> None:
         f, s = self.s.style.small, self.s

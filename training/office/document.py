@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from training.pages.values import Rng
 
@@ -102,7 +103,7 @@ class Document:
 
     def table(
         self, header: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0, groups: Sequence[str] = (),
-        weights: Sequence[float] | None = None,
+        weights: Sequence[float] | None = None, spans: Sequence[int] = (), merged: bool = False,
     ) -> list[Part]:  # fmt: skip
         """A table, one part a row.
 
@@ -110,10 +111,15 @@ class Document:
             header: column names, empty for none. rows: cells. numbers: how many last columns stand at the right.
             groups: a heading over the last columns, which it spans in equal shares, as merged cells do.
             weights: widths of the columns.
+            spans: how many of the last columns each of ``groups`` spans, if their shares differ.
+            merged: a cell of the first column holds for the rows below it as well whose own is empty.
         """
+        if groups and not spans:
+            spans = [(len(header) - 1) // len(groups)] * len(groups)
         return self._add(
             "table", len(rows), header=list(header), rows=[list(row) for row in rows], numbers=numbers,
-            groups=list(groups), weights=weights,
+            groups=list(groups), weights=weights, spans=list(spans),
+            starts=[n for n, row in enumerate(rows) if row[0]] if merged else [],
         )  # fmt: skip
 
     def chart(self, form: str, labels: Sequence[str], values: Sequence[float], **options) -> Part:
@@ -154,7 +160,7 @@ class Document:
     def ask(self, questions: Sequence[str], answer: str, *needs: Part | Iterable[Part]) -> None:
         """A question that holds if all of ``needs`` are drawn."""
         flat = tuple(p for need in needs for p in ([need] if isinstance(need, int) else need))
-        self.asks.append(Ask(tuple(questions), answer, flat))
+        self.asks.append(Ask(tuple(dict.fromkeys(questions)), answer, flat))
 
     def about(self, text: str, *needs: Part | Iterable[Part]) -> None:
         """What the page is about, in one sentence; it is what a request for a summary is answered with."""
@@ -163,3 +169,9 @@ class Document:
     def absent(self, *questions: str) -> None:
         """A question whose answer this page leaves out."""
         self.asks.append(Ask(questions, None))
+
+
+def spanned(spans: Sequence[int], columns: int) -> list[range]:
+    """The columns under each heading of a row that spans the last of ``columns``."""
+    ends = list(accumulate(spans, initial=columns - sum(spans)))
+    return [range(first, last) for first, last in pairwise(ends)]

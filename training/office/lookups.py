@@ -62,7 +62,7 @@ def _low(name: str) -> str:
 def table_questions(d: Document, block: Block) -> None:
     """Look-ups in a table of unique row names."""
     header, rows, parts = block.options["header"], block.options["rows"], block.parts
-    if block.options["groups"] or len(rows) < 2 or not header or len(header) != len(rows[0]):
+    if block.options["groups"] or block.options["starts"] or len(rows) < 2 or not header or len(header) != len(rows[0]):
         return
     r = d.r
     key = next((c for c in range(len(header)) if _names(rows, c)), None)

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from training.office.charts import in_valley
-from training.office.document import Block, Document
+from training.office.document import Block, Document, spanned
 from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.pages.canvas import CELL_HEIGHT, CELL_WIDTH, CHARACTERS, font_files, random_faces
 from training.pages.values import Rng
@@ -39,6 +39,7 @@ except ImportError:
 CLASS = {c: i for i, c in enumerate(CHARACTERS)}
 ALIGN = {"l": 0, "c": 1, "r": 2, "j": 4}
 MARKERS = ("FilledCircle", "FilledSquare", "FilledTriangle", "FilledDiamond")  # of the points of lines
+SMALLEST = 7.5  # size of type of a table that would break words
 WRAPPED = 30  # characters from which the text of a column is wrapped
 
 
@@ -168,26 +169,38 @@ class Setter:
         return out
 
     def set_table(self, block: Block) -> list:
-        """One table a row, so that rows that do not fit are left out one by one."""
+        """One table a row, or those that share a merged cell, so that those that do not fit are left out singly."""
         o, out = block.options, []
         rows = o["rows"]
+        words = self.longest_words([o["header"], *rows] if o["header"] else rows)
+        if sum(words) > self.width and self.look.size > SMALLEST:  # smaller type rather than broken words
+            look, size = self.look, max(SMALLEST, 0.97 * self.look.size * self.width / sum(words))
+            self.look = replace(look, size=size)
+            out = self.set_table(block)
+            self.look = look
+            return out
         columns = len(rows[0]) if rows else 1
         need = [
             max([len(row[i]) for row in rows] + [len(o["header"][i]) if o["header"] else 1]) + 2 for i in range(columns)
         ]
         need = [min(n, WRAPPED) for n in need]  # a column of sentences leaves the others their words
-        widths = [self.width * n / sum(need) for n in need]
-        if o["groups"]:
-            share = (columns - 1) // len(o["groups"])
-            cells, spans = [""] * columns, []
-            for i, text in enumerate(o["groups"]):
-                first = columns - share * (len(o["groups"]) - i)
-                cells[first] = self.text(text, self.look.bold, align="c")
-                spans += [
-                    ("SPAN", (first, 0), (first + share - 1, 0)),
-                    ("BOX", (first, 0), (first + share - 1, 0), 0.5, grey(160)),
-                ]
-            out.append((self.table([cells], widths, spans), []))
+        groups = list(zip(o["groups"], spanned(o["spans"], columns), strict=True))
+        for text, under in groups:
+            for i in under:
+                need[i] = max(need[i], (len(text) + 2) / len(under))
+        rest = self.width - sum(words)
+        if rest < 0:
+            widths = [self.width * width / sum(words) for width in words]
+        else:
+            widths = [width + rest * n / sum(need) for width, n in zip(words, need, strict=True)]
+        if groups:
+            cells, style = [""] * columns, []
+            edge = self.r.pick(("BOX", "BOX", "LINEBELOW", "LINEBELOW", ""))
+            for text, under in groups:
+                ends = (under[0], 0), (under[-1], 0)
+                cells[under[0]] = self.text(text, self.look.bold, align="c")
+                style += [("SPAN", *ends), *([(edge, *ends, 0.5, grey(160))] if edge else [])]
+            out.append((self.table([cells], widths, style), []))
         lines = {
             "grid": [("GRID", (0, 0), (-1, -1), 0.5, grey(150))],
             "rows": [("LINEBELOW", (0, 0), (-1, -1), 0.4, grey(120))],
@@ -195,21 +208,30 @@ class Setter:
         if any(o["header"]):
             dark = self.r.chance(0.3)
             back = [("BACKGROUND", (0, 0), (-1, -1), grey(230 if dark else 40))] if dark or self.r.chance(0.4) else []
-            out.append(
-                (self.row(o["header"], o["numbers"], widths, lines + back, self.look.bold, 0 if dark else 255), [])
-            )
-        for i, (row, part) in enumerate(zip(rows, block.parts, strict=True)):
-            back = [("BACKGROUND", (0, 0), (-1, -1), grey(25))] if self.look.grid == "zebra" and i % 2 else []
-            out.append((self.row(row, o["numbers"], widths, lines + back), [part]))
+            head = self.cells(o["header"], o["numbers"], self.look.bold, 0 if dark else 255)
+            out.append((self.table([head], widths, lines + back), []))
+        starts = o["starts"] or list(range(len(rows)))
+        centred = bool(o["starts"]) and self.r.chance(0.4)
+        for i, (first, last) in enumerate(zip(starts, [*starts, len(rows)][1:], strict=True)):
+            style = [("BACKGROUND", (0, 0), (-1, -1), grey(25))] if self.look.grid == "zebra" and i % 2 else []
+            if last - first > 1:
+                style += [("SPAN", (0, 0), (0, -1)), *([("VALIGN", (0, 0), (0, -1), "MIDDLE")] if centred else [])]
+            cells = [self.cells(row, o["numbers"]) for row in rows[first:last]]
+            out.append((self.table(cells, widths, lines + style), block.parts[first:last]))
         return out
 
-    def row(
-        self, row: list[str], numbers: int, widths: list[float], style: list, font: str = "", level: int = 255
-    ) -> Table:
+    def longest_words(self, rows: list[list[str]]) -> list[float]:
+        """Widths of columns that break no word."""
+        return [
+            max(pdfmetrics.stringWidth(word, self.look.bold, self.look.size) for word in ("", *words)) + 7
+            for words in (" ".join(column).split() for column in zip(*rows, strict=True))
+        ]
+
+    def cells(self, row: list[str], numbers: int, font: str = "", level: int = 255) -> list[Paragraph]:
+        """A row of a table, of which the last ``numbers`` cells stand at the right."""
         at = len(row) - numbers
         self.rows.append(" ".join(" ".join(row).split()))
-        cells = [self.text(c, font, align="r" if i >= at else "l", level=level) for i, c in enumerate(row)]
-        return self.table([cells], widths, style)
+        return [self.text(c, font, align="r" if i >= at else "l", level=level) for i, c in enumerate(row)]
 
     def set_strip(self, block: Block) -> list:
         dark = block.options["dark"]

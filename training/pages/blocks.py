@@ -331,8 +331,12 @@ class Setter:
         align: Sequence[str],
         weights: Sequence[float],
         show_header: bool = True,
+        starts: Sequence[int] = (),
     ) -> tuple[list[bool], list[int]]:
-        """A table; returns which columns have a visible header and which rows were drawn whole."""
+        """A table; returns which columns have a visible header and which rows were drawn whole.
+
+        ``starts`` are the rows with which the merged cells of the first column begin, if it has any.
+        """
         s, r, style = self.style, self.r, self.style.table
         total, edges, x = sum(weights), [], box.x0
         for weight in weights:
@@ -368,12 +372,15 @@ class Setter:
             )
             if not widths_fit:
                 continue
-            if style == "zebra" and n % 2:
+            if style == "zebra" and (sum(start <= n for start in starts) if starts else n) % 2:
                 self.canvas.rect(box.x0, box.y - 1, box.x1, box.y + s.body.height, fill=28)
             if all(cell(i, text, s.body) for i, text in enumerate(row) if text):
                 drawn.append(n)
             self.advance(box, s.body, extra)
             if style == "grid":
+                within = bool(starts) and n + 1 < len(rows) and n + 1 not in starts  # no line through a merged cell
+                self.canvas.line(edges[int(within)][0], box.y - 2, box.x1, box.y - 2, s.rule)
+            elif style not in ("plain", "zebra") and n + 1 in starts:
                 self.canvas.line(box.x0, box.y - 2, box.x1, box.y - 2, s.rule)
         if style in ("grid", "boxed") and drawn:
             self.canvas.rect(box.x0, top - 2, box.x1, box.y - 2, outline=s.rule)

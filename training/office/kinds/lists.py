@@ -1,10 +1,10 @@
-"""Bank statements, timetables, menus and tables with merged headings: look-ups by row and column."""
+"""Bank statements, timetables and menus: look-ups by row and column."""
 
 # fmt: off
 
 from training.office.document import Document
 from training.office.registry import kind
-from training.office.values import Dates, Money, distinct, people, person, quantity, town
+from training.office.values import Dates, Money, distinct, people, person, town
 from training.pages import values as v
 
 PAYEES = ("Rent", "Electricity", "Salary", "Supermarket", "Phone bill", "Insurance", "Gym", "Bakery", "Petrol station", "Bookshop", "Cash machine", "Pharmacy", "Train ticket", "Water bill", "Refund", "Dentist")
@@ -160,32 +160,3 @@ def menu(d: Document) -> None:
         d.ask(("When does the restaurant open?", "From when is it open?", "What time does it open?"), opens, part)
     else:
         d.absent("When does the restaurant open?", "Until when is it open?")
-
-
-@kind("merged_table", 1.5)
-def merged(d: Document) -> None:
-    """Two levels of column headings."""
-    r = d.r
-    groups = r.pick((["2023", "2024"], ["2022", "2023", "2024"], ["Men", "Women"], ["North", "South"], ["Plan", "Actual"], ["Week 1", "Week 2"], ["Online", "Shops"]))
-    under = r.pick((["Sales", "Cost"], ["Q1", "Q2"], ["Wins", "Losses"], ["Day", "Night"], ["Units", "Returns"]))
-    names = distinct(r, r.pick((v.city, lambda r: r.pick(v.DEPARTMENTS), v.country, lambda r: r.pick(v.PRODUCTS), lambda r: r.pick(v.LAST_NAMES))), r.randint(3, 7))
-    unit = r.pick(("", "", " %", " t"))
-    rows = [[name, *(f"{r.randint(2, 990)}{unit}" for _ in range(len(groups) * len(under)))] for name in names]
-    d.heading(r.pick(("Results", "Overview", "Annual comparison", "Table 1", "Figures by region", "Summary")))
-    if r.chance(0.3):
-        d.paragraph(v.sentence(r))
-    parts = d.table(["", *(under * len(groups))], rows, numbers=len(groups) * len(under), groups=groups)
-    for row, part in zip(rows, parts, strict=True):
-        for g, group in enumerate(groups):
-            for u, name in enumerate(under):
-                if r.chance(0.5):
-                    low, verb = quantity(name if name[0] == "Q" else name.lower())
-                    d.ask((f"What {verb} the {low} of {row[0]} in {group}?", f"{row[0]}, {group}, {low}?", f"Which value does {row[0]} have under {group}, {low}?", f"For {group}: what {verb} the {low} of {row[0]}?"), row[1 + g * len(under) + u], part)
-    noun, verb = quantity(under[0] if under[0][0] == "Q" else under[0].lower())
-    at = r.randint(1, len(groups) * len(under))
-    column = [int(row[at].split()[0]) for row in rows]
-    if column.count(max(column)) == 1:
-        group, name = groups[(at - 1) // len(under)], under[(at - 1) % len(under)]
-        d.ask((f"Who has the highest {name} in {group}?", f"Which row has the largest value for {group}, {name}?", f"Where is {name} in {group} the highest?"), names[column.index(max(column))], parts)
-    d.ask(("How many rows does the table have?", "How many entries are in the table?"), str(len(rows)), parts)
-    d.absent(f"What {verb} the {noun} of {v.name_word(r)}?", f"What {verb} the {noun} in 1998?")
