@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from training.office.charts import draw_chart
 from training.office.document import Block, Document, spanned
@@ -10,6 +11,7 @@ from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.office.hand_forms import HandForm
 from training.office.pictures import PICTURED, draw_picture
 from training.office.plots import draw_plot
+from training.office.screen import draw_screen
 from training.office.series_charts import draw_series
 from training.pages.blocks import Box, Setter
 from training.pages.canvas import Canvas, Face, face, font_files, random_faces
@@ -72,7 +74,7 @@ class Engine:
             if number and box.fits(self.spread + self.s.style.body.height):
                 box.y += self.spread
             getattr(self, f"set_{block.kind}")(block, box)
-            if not block.inner:
+            if not block.inner and block.kind != "screen":
                 self.lines += rows_of(self.s.canvas.items[before:])
 
     def set_heading(self, block: Block, box: Box) -> None:
@@ -224,6 +226,14 @@ class Engine:
     def set_hand_form(self, block: Block, box: Box) -> None:
         for part in HandForm(self.s, self.hand, self.accented, box).draw(block.options["rows"], block.parts):
             self.s.facts.append(self.mark(part))
+
+    def set_screen(self, block: Block, box: Box) -> None:
+        """A screenshot, which takes the whole page; its panes are read one after the other."""
+        drawn, breaks = draw_screen(self.s, block, self.held)
+        for first, last in pairwise(breaks):
+            self.lines += rows_of(self.s.canvas.items[first:last])
+        self.s.facts += [self.mark(part) for part in sorted(drawn)]
+        box.y = box.bottom
 
     def set_rule(self, block: Block, box: Box) -> None:
         self.s.rule(box)

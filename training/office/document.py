@@ -74,6 +74,11 @@ class Document:
         self.blocks.append(Block(kind, parts, list(texts), options))
         return parts
 
+    def mark(self) -> Part:
+        """A new part, of a block that is added later."""
+        self._parts[0] += 1
+        return self._parts[0] - 1
+
     def heading(self, text: str, level: int = 1, align: str | None = None) -> Part:
         """A title (level 1) or the heading of a section (level 2)."""
         return self._add("heading", 1, [text], level=level, align=align)[0]
