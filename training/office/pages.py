@@ -27,7 +27,9 @@ PADDED_SHARE = 0.55  # of pages of kinds that may be long
 SHORT = frozenset(
     "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
     "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe spreadsheet "
-    "dashboard price_list name_badge group_chat credits".split()
+    "dashboard price_list name_badge group_chat credits "
+    "shop_product shop_basket shop_listing terminal file_manager week_calendar messenger booking_page settings_dialog "
+    "phone_notifications".split()
 )
 LONG = (
     "minutes",
@@ -160,6 +162,8 @@ def make_office_page(
     if kind in STAMPED and r.chance(STAMP_SHARE):
         stamped, more = stamp(r, ink, held)
         lines, facts = [*lines, *stamped], [*facts, *more]
-    if r.chance(ORNAMENT_SHARE) and not charts:  # within a chart an ornament would look like a part of it
+    screen = any(block.kind == "screen" for block in document.blocks)
+    # within a chart or a program's window an ornament would look like a part of it
+    if r.chance(ORNAMENT_SHARE) and not charts and not screen:
         ornament(r, ink)
     return Page(ink, _shade(r), chars, lines, facts, kind, tuple(absent))

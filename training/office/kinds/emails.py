@@ -10,7 +10,7 @@ from training.pages import values as v
 SUBJECTS = ("Holiday plans", "Broken projector", "Invoice missing", "Lunch on Friday", "New printer", "Trip to the fair", "Party for the interns", "Server maintenance", "Your parcel", "Key for the archive")
 
 
-@kind("email", 3.0)
+@kind("email", 4.5)
 def email(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     sender, reader, copied, other = people(r, 4)

@@ -82,7 +82,7 @@ def chart(d: Document) -> None:
         d.paragraph(" ".join(v.sentence(r) for _ in range(3)))
 
 
-@kind("slide", 2.0)
+@kind("slide", 3.0)
 def slide(d: Document) -> None:
     r, dates = d.r, Dates(d.r)
     title, speaker, day = v.phrase(r, 2, 4).title(), person(r), dates.date()

@@ -148,7 +148,7 @@ def business_card(d: Document) -> None:
             d.absent(*ways)
 
 
-@kind("sticky_note", 2.0)
+@kind("sticky_note", 3.0)
 def sticky_note(d: Document) -> None:
     """Handwritten notes: a message, a call to return, things to do."""
     r, dates, money = d.r, Dates(d.r), Money(d.r)

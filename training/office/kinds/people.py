@@ -152,7 +152,7 @@ def chat(d: Document) -> None:
     d.absent("What is the phone number?", "Which number should be called?")
 
 
-@kind("email_thread", 2.0)
+@kind("email_thread", 3.0)
 def thread(d: Document) -> None:
     """A reply above the messages that it quotes."""
     r, dates, money = d.r, Dates(d.r), Money(d.r)

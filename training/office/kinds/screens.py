@@ -69,7 +69,7 @@ def window(d: Document) -> None:
         d.absent("How many words does the document have?", "How many words are counted?")
 
 
-@kind("web_page", 2.0)
+@kind("web_page", 3.0)
 def web_page(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     site, address = v.company(r), f"www.{v.name_word(r).lower()}.example"
