@@ -46,6 +46,11 @@ KIND_NAMES = {
     "pictogram": "a pictogram", "pen_form": "a form", "unlabelled_letter": "a letter",
     "who_said": "minutes of a meeting", "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
     "credits": "a page with names", "comparison": "a table", "tariff": "a table of prices",
+    "shop_product": "a page of a web shop", "shop_basket": "the basket of a web shop",
+    "shop_listing": "a page of a web shop", "terminal": "a screenshot of a terminal",
+    "file_manager": "a screenshot of a file manager", "week_calendar": "a screenshot of a calendar",
+    "messenger": "a screenshot of a messenger", "booking_page": "a web page with travel offers",
+    "settings_dialog": "a screenshot of a settings dialog", "phone_notifications": "a phone's notifications",
 }  # fmt: skip
 
 
