@@ -1,6 +1,6 @@
 """How well the model's confidence holds on the blind set: benchmarks/results/confidence/blind.json.
 
-python -m kvmm eval blind --data tests/blind --policies bf16 balanced small --out OUT --device cpu
+python -m kvmm eval blind --data tests/blind --model tiny-omni --policies bf16 balanced small --out OUT --device cpu
 python -m benchmarks.blind_confidence OUT    # the result file, and the table of docs/python.md
 python -m benchmarks.blind_confidence        # only the table
 

@@ -1,6 +1,6 @@
 """The table of ``benchmarks/results/blind/results.json`` by kind of question, put into docs/evaluation.md.
 
-python -m kvmm eval blind --data tests/blind --policies bf16 balanced small --out OUT --device cpu
+python -m kvmm eval blind --data tests/blind --model tiny-omni --policies bf16 balanced small --out OUT --device cpu
 python -m benchmarks.blind_table OUT    # OUT's newest results become benchmarks/results/blind/results.json
 python -m benchmarks.blind_table        # only the table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -112,7 +113,10 @@ def test_the_installed_app_serves_its_page_and_leaves_nothing(scripts, tmp_path)
                     config = reply.read().decode()
             except OSError:
                 time.sleep(0.5)
-        assert TINY_MODEL in config and "invoice.png" in config, app.poll()  # with the samples of the installation
+        assert "invoice.png" in config, app.poll()  # with the samples of the installation
+        parts = [part["props"] for part in json.loads(config)["components"]]
+        (chosen,) = (part["value"] for part in parts if part.get("elem_id") == "model")
+        assert chosen == TINY_MODEL
         app.send_signal(signal.SIGTERM)
         said, _ = app.communicate(timeout=60)
     finally:

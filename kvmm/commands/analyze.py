@@ -240,7 +240,7 @@ def cost(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A common model by name, a folder or a hub id; default is the embedded model.",
+            help="A common model by name, a folder or a hub id; default is the embedded one.",
             autocompletion=complete_shape,
         ),
     ] = None,

@@ -146,13 +146,10 @@ def check_address(host: str, port: int | None) -> None:
 
 def offered(models: list[str | None]) -> list[str | None]:
     """What the app offers: where nobody named a model, the default, those in assets and the packaged ones."""
-    from kvmm.models.loading import assets_folder, default_model, embedded_models  # imports torch
+    from kvmm.models.loading import embedded_models  # imports torch
     from kvmm.models.packaged import installed_models
 
-    if models != [None]:
-        return models
-    others = [name for name in embedded_models() if assets_folder() / name != default_model()]
-    return [None, *others, *installed_models()]
+    return [None, *embedded_models(), *installed_models()] if models == [None] else models
 
 
 def serve(

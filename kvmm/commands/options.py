@@ -56,7 +56,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Folder, hub id, or a model that comes along: office-omni, the default, tiny-omni ... (docs/models.md).",
+        help="Folder, hub id, or a model that comes along, such as tiny-omni (docs/models.md, also on the default).",
         autocompletion=complete_model,
     ),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -78,8 +77,9 @@ def parse_budget(text: str) -> int:
 def calibration_in(model: str) -> Calibration | None:
     """The calibration file in the model's folder, if there is one."""
     from kvmm.calibration import FILE_NAME, read_calibration
+    from kvmm.models.loading import embedded_folder
 
-    path = Path(model) / FILE_NAME
+    path = embedded_folder(model) / FILE_NAME
     return read_calibration(path) if path.is_file() else None
 
 

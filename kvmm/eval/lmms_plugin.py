@@ -64,7 +64,7 @@ class KVMM(lmms):
     Answers are those of ``kvmm eval``: greedy unless the task samples, media packed before the question is read.
 
     Args:
-        pretrained: folder or hub id; None for the embedded model.
+        pretrained: folder or hub id; None for the default model.
         kv_policy: a preset, a YAML file, "dynamic" for transformers' own cache, or a peer such as "hf-hqq".
         pack_before_question: pack each document before its question is read, the harder order.
         device, dtype: as in :func:`kvmm.models.load_model`; the processes of ``accelerate launch`` have a GPU each.

@@ -51,7 +51,7 @@ def load_model(
 
     Args:
         name_or_path: a folder, a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct", a model that a package carries
-            (:data:`kvmm.models.packaged.PACKAGED`), or one of :func:`embedded_models`. None is the folder that the
+            (:data:`kvmm.models.packaged.PACKAGED`), or one of :func:`embedded_models`. None is what the
             environment variable ``KVMM_DEFAULT_MODEL`` names or, without it, the first of :func:`embedded_models`.
         device: torch device; default is the first CUDA GPU, else the CPU.
         dtype: torch dtype or its name; default is bfloat16 on a GPU and on a CPU that has instructions for it,
@@ -104,8 +104,15 @@ def embedded_models() -> list[str]:
 
 
 def default_model() -> Path:
-    """The folder in ``KVMM_DEFAULT_MODEL``, or that of the first embedded model, which may be missing."""
-    return Path(os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / next(iter(embedded_models()), TINY_MODEL))
+    """The folder, absolute, of what ``KVMM_DEFAULT_MODEL`` names, or of the first embedded model; it may be missing."""
+    named = os.environ.get(DEFAULT_MODEL_ENV)
+    return embedded_folder(named or next(iter(embedded_models()), TINY_MODEL)).expanduser().resolve()
+
+
+def embedded_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of an embedded model by its name, unless there is one of that name here; else ``name`` as a path."""
+    path = Path(name)
+    return assets_folder() / path if os.fspath(name) in EMBEDDED_MODELS and not path.is_dir() else path
 
 
 def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
@@ -113,9 +120,10 @@ def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
     if name_or_path is None:
         name_or_path = default_model()
         if not (Path(name_or_path) / "config.json").is_file():
-            raise KVMMError(
-                f"The default model is not at {name_or_path}: clone the whole repository, or name a folder or a hub id."
-            )
+            mend = "clone the whole repository, or name a folder or a hub id"
+            if os.environ.get(DEFAULT_MODEL_ENV):
+                mend = f"let {DEFAULT_MODEL_ENV} name a model's folder, or unset it"
+            raise KVMMError(f"The default model is not at {name_or_path}: {mend}.")
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
         return folder
@@ -124,8 +132,10 @@ def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
         return packaged_folder(name)
     if name in embedded_models():
         return assets_folder() / name
-    if name in EMBEDDED_MODELS:
+    if name == OFFICE_MODEL:
         raise KVMMError(f"{name} is in a checkout of the repository only: clone it, or name a folder or a hub id.")
+    if name in EMBEDDED_MODELS:
+        raise KVMMError(f"{name} is not in {assets_folder()}: clone the whole repository, or name a folder or hub id.")
     # A hub id is "name" or "owner/name"; anything else was meant as a folder.
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1 or folder.exists():
         raise KVMMError(f"There is no model folder {name}: check the path, or give a hub id such as owner/name.")

@@ -10,8 +10,8 @@ from torch import nn
 class PatchProjection(nn.Conv3d):
     """A convolution whose kernel covers a whole patch, for patches that are cut already, as Qwen's encoders get them.
 
-    Convolution kernels are made for large images: on two cores those of one page take 256 ms in bfloat16, and 80 ms in
-    float32, where the product takes 8 and 13. Parameters and their names stay as they are.
+    Convolution kernels are made for large images and take many times as long, above all in bfloat16 on a CPU.
+    Parameters and their names stay as they are.
     """
 
     @classmethod

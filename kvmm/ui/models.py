@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.models import Conversation, load_model
-from kvmm.models.loading import EMBEDDED_MODELS, TINY_MODEL, assets_folder, default_model
+from kvmm.models.loading import EMBEDDED_MODELS, assets_folder, default_model, embedded_folder
 from kvmm.models.packaged import PACKAGED
 
 Loaded = tuple[Any, Any]  # a model and its processor
@@ -29,18 +28,21 @@ class Models:
         self._loading = threading.Lock()
 
     @classmethod
-    def of(cls, model: Any, processor: Any, name: str = TINY_MODEL) -> Models:
-        """One model that is loaded already."""
+    def of(cls, model: Any, processor: Any, name: str | None = None) -> Models:
+        """One model that is loaded already; its name is that of its folder if none is given."""
+        name = name or (_short(model.name_or_path) if model.name_or_path else type(model).__name__)
         return cls({name: lambda: (model, processor)})
 
     @classmethod
     def named(cls, names: Sequence[str | None], **options: Any) -> Models:
-        """Folders or hub ids; None is the default one. ``options`` go to ``load_model``.
+        """Folders or hub ids; None is the default one. ``options`` go to ``load_model``. A folder that is named twice
+        is offered once.
 
         Visitors see the last part of a folder's path, all of it where two folders share that or where it is the name of
         a model that comes with the app.
         """
-        names = list(dict.fromkeys(names)) or [None]
+        places = {_place(name): name for name in reversed(names)}  # the first name of each counts
+        names = [name for name in dict.fromkeys(names) if places[_place(name)] == name] or [None]
         short = [_short(name) for name in names]
         whole = [name or str(default_model()) for name in names]
         shown = [one if short.count(one) == 1 else path for one, path in zip(short, whole, strict=True)]
@@ -88,9 +90,15 @@ class Models:
         return name in self._loaded
 
 
+def _place(name: str | None) -> str:
+    """What tells models apart: a folder, or an id of the hub."""
+    folder = default_model() if name is None else embedded_folder(name)
+    return str(folder.resolve()) if folder.is_dir() else str(name)
+
+
 def _short(name: str | None) -> str:
     """What visitors see of a model's name; those of the app's own models are of their folders in assets alone."""
-    folder = Path(name) if name else default_model()
+    folder = embedded_folder(name) if name else default_model()
     if not folder.is_dir():
         return name or folder.name
     folder, assets = folder.resolve(), assets_folder().resolve()

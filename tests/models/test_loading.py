@@ -23,8 +23,16 @@ def test_the_default_model_can_be_named_by_the_environment(folder, monkeypatch):
     assert model.config.model_type == "qwen2_5_omni_thinker" and not model.training
     assert processor.image_processor.patch_size == 4 and processor.feature_extractor.feature_size == 16
     monkeypatch.setenv(loading.DEFAULT_MODEL_ENV, str(folder / "nothing"))
-    with pytest.raises(KVMMError, match="default model is not at"):
+    with pytest.raises(KVMMError, match=r"not at .*nothing: let KVMM_DEFAULT_MODEL name a model's folder"):
         load_model()
+    monkeypatch.chdir(folder)
+    for named, path in (
+        (".", folder),
+        ("tiny-omni", loading.assets_folder() / "tiny-omni"),
+        ("~", loading.Path.home()),
+    ):
+        monkeypatch.setenv(loading.DEFAULT_MODEL_ENV, named)
+        assert loading.default_model() == path.resolve()
 
 
 def test_without_the_environment_it_is_the_embedded_model(folder, monkeypatch):
@@ -57,6 +65,11 @@ def test_a_model_of_a_checkout_where_there_is_none(folder, monkeypatch):
     with pytest.raises(KVMMError, match="office-omni is in a checkout of the repository only: clone it, or") as caught:
         load_model("office-omni")
     assert "\n" not in str(caught.value)
+    with pytest.raises(KVMMError, match=r"tiny-omni is not in .*: clone the whole repository, or"):
+        load_model("tiny-omni")
+    monkeypatch.delenv(loading.DEFAULT_MODEL_ENV)
+    with pytest.raises(KVMMError, match=r"default model is not at .*tiny-omni: clone the whole repository"):
+        load_model()
 
 
 def test_a_hub_id_without_a_network(monkeypatch):

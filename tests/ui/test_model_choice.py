@@ -50,6 +50,7 @@ def test_bits_and_answers_stand_beside_the_models_that_come_along():
     assert not any(has_policy_figures(name) for name in (OTHER, "owner/name", None))
     assert policy_choices(OFFICE_MODEL) == policy_choices(TINY_MODEL)
     assert "Both with tiny-omni." in policy_html("kivi2", OFFICE_MODEL)  # not with the chosen one
+    assert policy_legend(OFFICE_MODEL) == f"{policy_legend(TINY_MODEL)}, with tiny-omni"
     assert dict(policy_choices(TINY_MODEL))[f"kivi2 · {short_cost('kivi2')}"] == "kivi2"
     assert all(label == name for label, name in policy_choices(OTHER)) and policy_legend(OTHER) == ""
     shown = policy_html("kivi2", OTHER)
@@ -70,9 +71,10 @@ def test_the_scope_says_whether_doubt_is_marked(tmp_path, monkeypatch):
 def test_the_small_model_says_which_other_one_reads_more(models, samples_folder):
     assert f"choose {OFFICE_MODEL} under Model" in scope_html(TINY_MODEL, [TINY_MODEL, OFFICE_MODEL])
     assert not any(OFFICE_MODEL in scope_html(TINY_MODEL, names) for names in ([], [TINY_MODEL, OTHER]))
-    demo = build_demo(models, samples_folder=samples_folder)
+    both = Models({name: lambda: models.get(TINY_MODEL) for name in (TINY_MODEL, OFFICE_MODEL)})
+    demo = build_demo(both, samples_folder=samples_folder)
     scope = next(one for one in demo.blocks.values() if getattr(one, "elem_id", None) == "scope")
-    assert scope.value == scope_html(TINY_MODEL, [TINY_MODEL, OTHER])
+    assert scope.value == scope_html(TINY_MODEL, both.names) != scope_html(TINY_MODEL)
     demo.close()
 
 
@@ -85,6 +87,28 @@ def test_names_of_the_apps_models_are_theirs_alone(tmp_path, monkeypatch):
     assert Models.named([str(assets / "tiny-omni")]).names == [TINY_MODEL] == Models.named([None]).names
     monkeypatch.setenv("KVMM_DEFAULT_MODEL", str(tmp_path))
     assert Models.named([None]).names == [tmp_path.name]
+
+
+@pytest.mark.parametrize(
+    ("default", "names"),
+    [
+        ("assets/tiny-omni", [TINY_MODEL, OFFICE_MODEL]),
+        ("tiny-omni", [TINY_MODEL, OFFICE_MODEL]),
+        ("./assets/office-omni/", [OFFICE_MODEL, TINY_MODEL]),
+        ("", [OFFICE_MODEL, TINY_MODEL]),
+    ],
+)
+def test_a_model_is_offered_once_however_the_default_is_named(default, names, monkeypatch):
+    monkeypatch.chdir(assets_folder().parent)
+    monkeypatch.setenv("KVMM_DEFAULT_MODEL", default)
+    assert Models.named([None, *EMBEDDED_MODELS]).names == names
+    assert Models.named([*EMBEDDED_MODELS, None]).names == list(EMBEDDED_MODELS)
+
+
+def test_a_loaded_model_has_its_own_name(models):
+    model, processor = models.get(TINY_MODEL)
+    assert Models.of(model, processor).names == [TINY_MODEL]
+    assert Models.of(*models.get(OTHER)).names == [type(model).__name__]  # of no folder
 
 
 @pytest.fixture(scope="module")

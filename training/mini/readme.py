@@ -14,7 +14,7 @@ WHAT = {
     "multipage": 'DocVQA\'s JSON with `"images": [...]`: documents of 2 to 8 pages',
 }
 APPROXIMATIONS = """\
-The embedded model reads printed ASCII, so some types of OCRBench are only approximated:
+tiny-omni reads printed ASCII, so some types of OCRBench are only approximated:
 
 - **Handwriting Recognition**: fonts that imitate a hand, not handwriting.
 - **Handwritten Mathematical Expression Recognition**: printed sums of numbers, transcribed as plain text instead of
@@ -23,7 +23,7 @@ The embedded model reads printed ASCII, so some types of OCRBench are only appro
 - **Irregular Text Recognition**: lettering bent, slanted or turned by the generator.
 - **Scene Text-centric VQA**: rendered signs in front of photographs, not photographs of signs.
 
-Questions use wordings that the embedded model knows. Scores on these sets compare policies of one model; they say
+Questions use wordings that tiny-omni knows. Scores on these sets compare policies of one model; they say
 nothing about how a model does on the real benchmarks.
 """
 
@@ -33,7 +33,7 @@ def readme(sets: dict[str, list[dict]], seeds: dict[str, int]) -> str:
     lines = [
         "# Mini sets",
         "",
-        "Small benchmarks in the official formats for the embedded model, bundled so that `kvmm eval` runs offline:",
+        "Small benchmarks in the official formats for tiny-omni, bundled so that `kvmm eval` runs offline:",
         "`kvmm eval docvqa --data mini`. Everything asked about is invented.",
         "",
         "| set | questions | media | format | seed |",
@@ -44,7 +44,7 @@ def readme(sets: dict[str, list[dict]], seeds: dict[str, int]) -> str:
         lines.append(f"| {name} | {len(rows)} | {len(media)} files | {WHAT[name]} | {seeds[name]} |")
     lines += [
         "",
-        "`python -m training.mini --out assets/mini` made them from the held-out set of the embedded model's training",
+        "`python -m training.mini --out assets/mini` made them from the held-out set of tiny-omni's training",
         "(`python -m training.heldout`): fonts, values, voices and page layouts that training never shows. Of pages",
         "laid out by a browser (`layout` in mini-DocVQA) the layouts are unseen, and three in ten use a training font.",
         "Two runs write the same bytes. Clean pages are lossless WebP, scans and photographs JPEG, recordings MP3 of",

@@ -190,34 +190,42 @@ def find_shape(model: str | Path) -> ModelShape:
     """The shape of a folder with a ``config.json``, or of a model of the table.
 
     Args:
-        model: a folder, or a name of :data:`SHAPES`: with or without its owner, ``-Instruct``, ``-it`` or ``-hf``; case
-            does not matter.
+        model: a folder, an embedded model's name, or a name of :data:`SHAPES`, with or without owner, ``-Instruct``,
+            ``-it`` or ``-hf``; case does not matter.
 
     Raises:
         KVMMError: for a folder without a configuration, or an unknown name.
     """
     path = Path(model)
-    if path.is_dir():
-        from transformers import AutoConfig
+    if not path.is_dir():
+        wanted = _plain(str(model))
+        for name, shape in SHAPES.items():
+            if _plain(name) == wanted:
+                return shape
+        from kvmm.models.loading import embedded_folder  # imports torch
 
-        try:
-            config = AutoConfig.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise KVMMError(f"{path} has no configuration that transformers reads: {reason}") from None
-        model_shape = shape_of(config, path.resolve().name, f"configuration in {path}")
-        try:
-            return replace(model_shape, parameters=count_parameters(config))
-        except KVMMError:  # a family that kvmm cannot run can still be planned for
-            return model_shape
-    wanted = _plain(str(model))
-    for name, shape in SHAPES.items():
-        if _plain(name) == wanted:
-            return shape
+        path = embedded_folder(model)
+    if path.is_dir():
+        return _shape_in(path)
     model_names = ", ".join(SHAPES)
     raise KVMMError(
         f"No folder and no built-in model {str(model)!r}: name a folder with config.json, or {model_names}."
     )
+
+
+def _shape_in(path: Path) -> ModelShape:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise KVMMError(f"{path} has no configuration that transformers reads: {reason}") from None
+    model_shape = shape_of(config, path.resolve().name, f"configuration in {path}")
+    try:
+        return replace(model_shape, parameters=count_parameters(config))
+    except KVMMError:  # a family that kvmm cannot run can still be planned for
+        return model_shape
 
 
 def _plain(name: str) -> str:

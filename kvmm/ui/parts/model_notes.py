@@ -15,7 +15,7 @@ FIGURES_PATH = Path(__file__).parents[1] / "model_figures.json"  # written by be
 NOT_MEASURED = "not measured for this model"
 _SCOPES = {
     OFFICE_MODEL: (
-        "The embedded model is small. It is for letters, minutes, receipts, forms, timetables, notices and voice memos "
+        "office-omni is small. It is for letters, minutes, receipts, forms, timetables, notices and voice memos "
         "of up to 30 seconds, and wrong about as often as right. For charts or videos, start the app with a larger "
         "model."
     ),

@@ -14,7 +14,7 @@ from kvmm.memory_text import ratio_text
 from kvmm.models.loading import TINY_MODEL
 from kvmm.models.sampling import MAX_STOP, MAX_TEMPERATURE
 from kvmm.policy import get_policy, policies
-from kvmm.policy.costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
+from kvmm.policy.costs import SHORT_LEGEND, answers_table, bits_table, measured_on, plain_cost, short_cost
 from kvmm.policy.presets import policy_groups
 from kvmm.ui.models import Models
 from kvmm.ui.parts.events import AT_ONCE
@@ -31,18 +31,21 @@ EXACT_TOKENS = ("num_sink_tokens", "residual_length")
 
 
 def policy_choices(model: str | None = TINY_MODEL) -> list[tuple[str, str]]:
-    """(label, name) of every preset in the order of its tier, the label with its cost where ``model`` was measured."""
+    """(label, name) of every preset in the order of its tier, the label with its cost where that is shown."""
     return [(policy_label(name, model), name) for group in policy_groups() for name in group.names]
 
 
 def policy_label(name: str, model: str | None = TINY_MODEL) -> str:
-    """A preset in a list: "kivi2 · 3.2 / 3.4 · 96 %"; its name alone with a model that was not measured."""
+    """A preset in a list: "kivi2 · 3.2 / 3.4 · 96 %"; its name alone with models that nothing was measured of."""
     return " · ".join(filter(None, (name, short_cost(name)))) if has_policy_figures(model) else name
 
 
 def policy_legend(model: str | None = TINY_MODEL) -> str:
     """What the labels of :func:`policy_choices` have behind the names; empty where they have nothing."""
-    return SHORT_LEGEND if has_policy_figures(model) else ""
+    if not has_policy_figures(model):
+        return ""
+    measured = answers_table()["model"]
+    return SHORT_LEGEND if model == measured else f"{SHORT_LEGEND}, with {measured}"
 
 
 def policy_headings_css() -> str:
