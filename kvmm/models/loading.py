@@ -124,14 +124,12 @@ def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
             if os.environ.get(DEFAULT_MODEL_ENV):
                 mend = f"let {DEFAULT_MODEL_ENV} name a model's folder, or unset it"
             raise KVMMError(f"The default model is not at {name_or_path}: {mend}.")
-    folder = Path(name_or_path).expanduser()
+    folder = embedded_folder(name_or_path).expanduser()
     if folder.is_dir():
         return folder
     name = os.fspath(name_or_path)
     if name in PACKAGED:
         return packaged_folder(name)
-    if name in embedded_models():
-        return assets_folder() / name
     if name == OFFICE_MODEL:
         raise KVMMError(f"{name} is in a checkout of the repository only: clone it, or name a folder or a hub id.")
     if name in EMBEDDED_MODELS:

@@ -248,6 +248,8 @@ def test_what_is_said_of_retention():
     assert cached["kl_p95"] > 4 * whole["kl_p95"] and round(whole["accuracy"] - cached["accuracy"]) == 5
     assert kl["entries of pages", large] < kl["A0 full system", large] < kl["A0 full system", small]
     assert kl["entries of pages", small] > kl["A0 full system", small]
+    assert all(kl[f"entries of {what}", half] < kl["A0 full system", half] for what in ("neighbours", "pages"))
+    assert all(kl["angles of 4 bits and down", share] < kl["A0 full system", share] for _, share in kl if share < 1)
     assert kl["VL-Cache", large] < kl["A0 full system", large] and not met["VL-Cache", small]
     assert round(kl["A0 full system", large] / kl["exact, then angles", large]) == 6
     gaps = {row["share"]: f"{row['gap']:.2f}".removeprefix("0") for row in results("retention_budgets")["synergy_gap"]}
