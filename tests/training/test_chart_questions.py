@@ -113,7 +113,8 @@ def test_only_the_lowest_of_an_unprinted_stack_is_read(document):
 
 
 def test_each_step_asks_a_few(document):
-    from training.office.chart_questions import STEPS, OneSeries
+    from training.office.chart_ladder import STEPS
+    from training.office.chart_questions import OneSeries
 
     labels, values = [str(y) for y in range(2010, 2022)], [float(x) for x in (3, 9, 1, 7, 12, 2, 8, 4, 11, 5, 10, 6)]
     OneSeries("line", labels, values, [f"{x:g}" for x in values], numbers(), True, "years").ask(document, 0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.usefixtures("train_assets")
 
+ROOT = Path(__file__).parents[2]
 SHAPES = ((560, 448), (756, 532), (812, 588), (504, 784), (784, 308))
 # answers that are counted, named or summed up, not read
 COUNTED = ("How many", "What kind", "What type", "Does the line", "Summarise", "How much higher", "What was decided")
@@ -43,6 +48,38 @@ def test_pages_are_reproducible(pages):
     assert np.array_equal(again.ink, pages["letter"][1].ink)
     assert again.facts == pages["letter"][1].facts
     assert not np.array_equal(again.ink, pages["letter"][4].ink)
+
+
+CONTENTS = """
+import hashlib
+from training.office.document import Document
+from training.office.registry import kinds
+from training.pages.values import Rng
+
+for name, (make, _) in kinds().items():
+    content = hashlib.sha256()
+    for seed in range(30):
+        document = Document(Rng(seed), (756, 532))
+        make(document)
+        content.update(repr([(b.kind, b.texts, b.parts) for b in document.blocks] + document.asks).encode())
+    print(name, content.hexdigest())
+"""
+
+
+def test_contents_do_not_depend_on_the_order_of_sets():
+    """A page is the same in every process, whose strings are hashed with another key."""
+    made = [
+        subprocess.run(
+            [sys.executable, "-c", CONTENTS],
+            env=os.environ | {"PYTHONHASHSEED": key, "PYTHONPATH": str(ROOT)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split("\n")
+        for key in ("1", "2")
+    ]
+    assert len(made[0]) > 60
+    assert [first.split()[0] for first, second in zip(*made, strict=True) if first != second] == []
 
 
 def test_every_kind_asks_and_leaves_open(pages):

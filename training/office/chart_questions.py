@@ -1,90 +1,16 @@
-"""What a chart is asked in steps: its labels and legend, single values, the largest, comparisons, sums, the trend.
-
-Every step has more questions than are asked; each draws a few of them, so that a page asks of everything.
-"""
+"""What a chart of one series is asked: single values, the largest, comparisons, sums, ranks, the trend."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from training.office.chart_ladder import CATEGORY, FALLS, LYING, RISES, WORDS, Ladder
 from training.office.chart_values import Numbers, clear
 from training.office.document import Document
+from training.office.label_questions import ask_labels
 from training.office.values import MONTHS_SHORT
-from training.pages import values as v
-
-RISES, FALLS = "it rises", "it falls"
-# questions of each step that are asked, from easy to hard
-STEPS = {"labels": 3, "legend": 2, "value": 4, "found": 2, "extreme": 2, "pair": 2, "rank": 2, "sum": 1, "trend": 1}
-WORDS = {
-    "bar": "bar",
-    "column": "bar",
-    "line": "point",
-    "area": "point",
-    "step": "label",
-    "dots": "dot",
-    "lollipop": "dot",
-    "pie": "slice",
-    "donut": "slice",
-    "pictogram": "row",
-    "progress": "bar",
-    "thermometer": "thermometer",
-}
-NAMES = {
-    "bar": "bar chart",
-    "column": "bar chart",
-    "line": "line chart",
-    "area": "area chart",
-    "step": "step chart",
-    "dots": "dot plot",
-    "lollipop": "lollipop chart",
-    "pie": "pie chart",
-    "donut": "doughnut chart",
-    "grouped": "bar chart",
-    "grouped_bar": "bar chart",
-    "stacked": "stacked bar chart",
-    "stacked_bar": "stacked bar chart",
-    "lines": "line chart",
-    "pictogram": "pictogram",
-}
-# what a label is, in the singular, by the family of the labels
-CATEGORY = {
-    "years": "year",
-    "months": "month",
-    "weekdays": "day",
-    "quarters": "quarter",
-    "towns": "town",
-    "countries": "country",
-    "departments": "department",
-    "people": "person",
-}
-PLURAL = {"country": "countries", "person": "people"}
-UPRIGHT = ("column", "line", "area", "step", "lollipop", "grouped", "stacked", "lines")
-LYING = ("bar", "dots", "grouped_bar", "stacked_bar", "pictogram", "progress")
-
-
-def upper(text: str) -> str:
-    """With a capital, as a legend shows a name that is written small in a sentence."""
-    return text[0].upper() + text[1:]
-
-
-@dataclass
-class Ladder:
-    """Questions about one chart, gathered by step and then drawn from."""
-
-    d: Document
-    part: int
-    steps: dict[str, list[tuple[tuple[str, ...], str]]] = field(default_factory=lambda: {name: [] for name in STEPS})
-
-    def ask(self, step: str, wordings: Sequence[str], answer: str) -> None:
-        self.steps[step].append((tuple(dict.fromkeys(w for w in wordings if w)), answer))
-
-    def close(self, limits: dict[str, int] | None = None) -> None:
-        """Asks up to the number of questions that ``limits``, or :data:`STEPS`, have for each step."""
-        for step, asks in self.steps.items():
-            for wordings, answer in self.d.r.sample(asks, min(len(asks), (limits or STEPS)[step])):
-                self.d.ask(wordings, answer, self.part)
 
 
 @dataclass
@@ -267,95 +193,113 @@ class OneSeries:
             )
 
     def _ranks(self, ladder: Ladder) -> None:
-        r, labels, values, numbers = ladder.d.r, self.labels, self.values, self.numbers
-        one = CATEGORY.get(self.family, "one")
-        ranks = sorted(set(values))
+        ranks = sorted(set(self.values))
         if len(ranks) > 2:
-            bound = r.pick(ranks[:-1])
-            if clear(ranks, bound, self.gap):
-                shown = numbers(bound)
-                over = sum(x > bound for x in values)
-                bare = shown.replace(numbers.unit, "").strip() if numbers.unit else shown
-                ladder.ask(
-                    "rank",
-                    (
-                        *self.fill("over", n=bare),
-                        f"How many are above {shown}?",
-                        f"How many exceed {shown}?",
-                        f"In how many cases is it more than {shown}?",
-                    ),
-                    str(over),
-                )
-                if under := sum(x < bound for x in values):
-                    ladder.ask(
-                        "rank",
-                        (
-                            f"How many are below {shown}?",
-                            f"How many are under {shown}?",
-                            f"How many lie lower than {shown}?",
-                        ),
-                        str(under),
-                    )
-            order = sorted(range(len(values)), key=lambda i: -values[i])
-            if all(clear(values, values[i], self.gap) for i in order[:2]):
-                ladder.ask(
-                    "rank",
-                    (
-                        f"Which {one} has the second largest value?",
-                        "What is in second place by size?",
-                        "Which is the second largest?",
-                        "second highest?",
-                        "Which comes right after the largest by size?",
-                    ),
-                    labels[order[1]],
-                )
-            if all(clear(values, values[i], self.gap) for i in order[-2:]):
-                ladder.ask(
-                    "rank",
-                    (
-                        f"Which {one} has the second smallest value?",
-                        "second lowest?",
-                        "Which one is last but one by size?",
-                        "Which is just above the smallest?",
-                    ),
-                    labels[order[-2]],
-                )
-            if len(order) > 3 and all(clear(values, values[i], self.gap) for i in order[:3]):
-                ladder.ask(
-                    "rank",
-                    (
-                        "Which three have the highest values?",
-                        "Name the top three.",
-                        "Which are the three largest?",
-                        "What are the first three by size?",
-                    ),
-                    ", ".join(labels[i] for i in order[:3]),
-                )
+            self._bounds(ladder, ranks)
+            self._places(ladder)
         if ranks[0] < 0:
-            below = [label for label, x in zip(labels, values, strict=True) if x < 0]
+            self._negative(ladder)
+        if self.form in ("pie", "donut") and self.numbers.unit == "%":
+            self._halves(ladder)
+
+    def _bounds(self, ladder: Ladder, ranks: list[float]) -> None:
+        """How many lie above and below one of ``ranks``, the values in their order without repetitions."""
+        values, numbers = self.values, self.numbers
+        bound = ladder.d.r.pick(ranks[:-1])
+        if not clear(ranks, bound, self.gap):
+            return
+        shown = numbers(bound)
+        over = sum(x > bound for x in values)
+        bare = shown.replace(numbers.unit, "").strip() if numbers.unit else shown
+        ladder.ask(
+            "rank",
+            (
+                *self.fill("over", n=bare),
+                f"How many are above {shown}?",
+                f"How many exceed {shown}?",
+                f"In how many cases is it more than {shown}?",
+            ),
+            str(over),
+        )
+        if under := sum(x < bound for x in values):
             ladder.ask(
                 "rank",
-                ("How many are negative?", "How many values lie below zero?", "How often is it below zero?"),
-                str(len(below)),
+                (
+                    f"How many are below {shown}?",
+                    f"How many are under {shown}?",
+                    f"How many lie lower than {shown}?",
+                ),
+                str(under),
             )
-            if len(below) == 1:
-                ladder.ask(
-                    "rank",
-                    ("Which one is negative?", "Where does it fall below zero?", "Which value is below zero?"),
-                    below[0],
-                )
-        if self.form in ("pie", "donut") and numbers.unit == "%":
-            i = r.randint(0, len(labels) - 1)
-            if values[i] != 50:
-                ladder.ask(
-                    "rank",
-                    (
-                        f"Is {labels[i]} more than half?",
-                        f"Does {labels[i]} make up more than half of it?",
-                        f"Is the share of {labels[i]} above one half?",
-                    ),
-                    "yes" if values[i] > 50 else "no",
-                )
+
+    def _places(self, ladder: Ladder) -> None:
+        """The second largest and smallest, and the three largest."""
+        labels, values = self.labels, self.values
+        one = CATEGORY.get(self.family, "one")
+        order = sorted(range(len(values)), key=lambda i: -values[i])
+        if all(clear(values, values[i], self.gap) for i in order[:2]):
+            ladder.ask(
+                "rank",
+                (
+                    f"Which {one} has the second largest value?",
+                    "What is in second place by size?",
+                    "Which is the second largest?",
+                    "second highest?",
+                    "Which comes right after the largest by size?",
+                ),
+                labels[order[1]],
+            )
+        if all(clear(values, values[i], self.gap) for i in order[-2:]):
+            ladder.ask(
+                "rank",
+                (
+                    f"Which {one} has the second smallest value?",
+                    "second lowest?",
+                    "Which one is last but one by size?",
+                    "Which is just above the smallest?",
+                ),
+                labels[order[-2]],
+            )
+        if len(order) > 3 and all(clear(values, values[i], self.gap) for i in order[:3]):
+            ladder.ask(
+                "rank",
+                (
+                    "Which three have the highest values?",
+                    "Name the top three.",
+                    "Which are the three largest?",
+                    "What are the first three by size?",
+                ),
+                ", ".join(labels[i] for i in order[:3]),
+            )
+
+    def _negative(self, ladder: Ladder) -> None:
+        below = [label for label, x in zip(self.labels, self.values, strict=True) if x < 0]
+        ladder.ask(
+            "rank",
+            ("How many are negative?", "How many values lie below zero?", "How often is it below zero?"),
+            str(len(below)),
+        )
+        if len(below) == 1:
+            ladder.ask(
+                "rank",
+                ("Which one is negative?", "Where does it fall below zero?", "Which value is below zero?"),
+                below[0],
+            )
+
+    def _halves(self, ladder: Ladder) -> None:
+        """Whether a share is more than half of the whole."""
+        i = ladder.d.r.randint(0, len(self.labels) - 1)
+        label, share = self.labels[i], self.values[i]
+        if share != 50:
+            ladder.ask(
+                "rank",
+                (
+                    f"Is {label} more than half?",
+                    f"Does {label} make up more than half of it?",
+                    f"Is the share of {label} above one half?",
+                ),
+                "yes" if share > 50 else "no",
+            )
 
     def _trend(self, ladder: Ladder) -> None:
         r, labels, values = ladder.d.r, self.labels, self.values
@@ -403,170 +347,3 @@ class OneSeries:
                 ("Which years does the chart cover?", "From when to when does it go?", "What period is shown?"),
                 f"{labels[0]} to {labels[-1]}",
             )
-
-
-def ask_labels(
-    ladder: Ladder,
-    form: str,
-    labels: list[str],
-    family: str,
-    ticks: Sequence[tuple[float, str]] | None,
-    series: int = 0,
-) -> None:
-    """What needs the labels and the axis alone: which and how many there are, the first, the last, neighbours."""
-    r, word, one = ladder.d.r, WORDS.get(form, "bar"), CATEGORY.get(family, "label")
-    many = PLURAL.get(one, f"{one}s")
-    counted = (
-        f"How many {many} are shown?",
-        f"How many {many} does the chart have?",
-        f"For how many {many} are there values?",
-        f"Number of {many}?",
-    )
-    if not series:
-        counted = (
-            f"How many {word}s are there?",
-            f"How many {word}s does the chart have?",
-            *counted[:2],
-            "How many values are shown?",
-            "Number of values?",
-        )
-    ladder.ask("labels", counted, str(len(labels)))
-    if sum(map(len, labels)) < 70:
-        ladder.ask(
-            "labels",
-            (
-                f"Which {many} are shown?",
-                f"List the {many} of the chart.",
-                f"Which {many} does the chart have?",
-                "What stands along the chart?",
-                "Read the labels of the chart.",
-            ),
-            ", ".join(labels),
-        )
-    if form in (*UPRIGHT, *LYING):
-        ladder.ask(
-            "labels",
-            (
-                f"What is the first {one} in the chart?",
-                f"With which {one} does the chart begin?",
-                "Which one is shown first?",
-                "Which label comes first?",
-            ),
-            labels[0],
-        )
-        ladder.ask(
-            "labels",
-            (
-                f"What is the last {one} in the chart?",
-                f"With which {one} does the chart end?",
-                "Which one is shown last?",
-                "Which label comes last?",
-            ),
-            labels[-1],
-        )
-        i = r.randint(1, len(labels) - 1)
-        ladder.ask(
-            "labels",
-            (
-                f"Which {one} comes right after {labels[i - 1]}?",
-                f"What follows {labels[i - 1]} in the chart?",
-                f"What stands next after {labels[i - 1]}?",
-            ),
-            labels[i],
-        )
-        ladder.ask(
-            "labels",
-            (
-                f"Which {one} comes right before {labels[i]}?",
-                f"What stands just before {labels[i]} in the chart?",
-                f"What comes before {labels[i]}?",
-            ),
-            labels[i - 1],
-        )
-    if form in LYING and not series:
-        i = r.randint(1, len(labels) - 1)
-        ladder.ask(
-            "labels",
-            (
-                f"Which {word} is at the top?",
-                f"What is the topmost {word}?",
-                f"Whose {word} is the top one?" if family == "people" else f"Which {one} stands at the top?",
-            ),
-            labels[0],
-        )
-        ladder.ask(
-            "labels",
-            (
-                f"Which {word} is at the bottom?",
-                f"What is the bottom {word}?",
-                f"Which {one} stands at the bottom?",
-            ),
-            labels[-1],
-        )
-        ladder.ask(
-            "labels",
-            (
-                f"Which {one} is directly below {labels[i - 1]}?",
-                f"What stands under {labels[i - 1]}?",
-                f"Below {labels[i - 1]} is which {one}?",
-            ),
-            labels[i],
-        )
-        ladder.ask(
-            "labels",
-            (
-                f"Which {one} is directly above {labels[i]}?",
-                f"What stands over {labels[i]}?",
-                f"Above {labels[i]} is which {one}?",
-            ),
-            labels[i - 1],
-        )
-    if ticks:
-        ladder.ask(
-            "labels",
-            (
-                "What is the highest number on the axis?",
-                "Up to which number does the axis go?",
-                "Where does the axis end?",
-                "Last number of the axis?",
-            ),
-            ticks[-1][1],
-        )
-        ladder.ask(
-            "labels",
-            (
-                "What is the lowest number on the axis?",
-                "With which number does the axis begin?",
-                "Where does the axis start?",
-            ),
-            ticks[0][1],
-        )
-    other = next(
-        (name for name in _others(ladder, family) if not any(name in label or label in name for label in labels)), None
-    )
-    if other:
-        inside = r.chance(0.6)
-        name = r.pick(labels) if inside else other
-        ladder.ask(
-            "labels",
-            (f"Is {name} in the chart?", f"Does the chart show {name}?", f"Is there a value for {name}?"),
-            "yes" if inside else "no",
-        )
-
-
-def _others(ladder: Ladder, family: str) -> list[str]:
-    """Labels of the same family that a chart may not have."""
-    r = ladder.d.r
-    pools = {
-        "towns": v.CITIES,
-        "countries": v.COUNTRIES,
-        "departments": v.DEPARTMENTS,
-        "people": v.FIRST_NAMES,
-        "weekdays": v.WEEKDAYS,
-    }
-    if family == "years":
-        return [str(r.randint(1950, 2030)) for _ in range(4)]
-    if family in pools:
-        return r.sample(list(pools[family]), 5)
-    names = family.split(",")
-    return [name.strip() for name in r.sample(names, min(len(names), 6))] if len(names) > 2 else []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.office.chart_questions import CATEGORY, FALLS, PLURAL, RISES, Ladder, ask_labels, upper
+from training.office.chart_ladder import CATEGORY, FALLS, PLURAL, RISES, Ladder, upper
 from training.office.chart_values import Numbers, clear
 from training.office.document import Document
+from training.office.label_questions import ask_labels
 from training.office.values import within
 
 

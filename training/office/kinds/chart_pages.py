@@ -2,7 +2,7 @@
 
 # fmt: off
 
-from training.office.chart_questions import upper
+from training.office.chart_ladder import upper
 from training.office.chart_values import Numbers, scale
 from training.office.document import Document
 from training.office.kinds.plots import LOOK_WEIGHTS, LOOKS, add_plot, add_series, labels_of, series_of

@@ -4,7 +4,8 @@
 
 import math
 
-from training.office.chart_questions import CATEGORY, OneSeries
+from training.office.chart_ladder import CATEGORY
+from training.office.chart_questions import OneSeries
 from training.office.chart_values import Numbers
 from training.office.document import Document
 from training.office.kinds.plots import LOOK_WEIGHTS, LOOKS, TITLE, labels_of

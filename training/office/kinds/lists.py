@@ -98,7 +98,7 @@ def timetable(d: Document) -> None:
                 d.ask((f"What is on {days[i]} at {row[0]}?", f"What takes place on {days[i]} at {row[0]}?", f"{days[i]}, {row[0]}: what is planned?", f"Who or what is listed for {days[i]} at {row[0]}?"), row[1 + i], part)
     for i, day in enumerate(days):
         column = [row[1 + i] for row in rows]
-        for name in set(column):
+        for name in dict.fromkeys(column):
             if name != "\u2013" and column.count(name) == 1:
                 d.ask((f"At what time is {name} on {day}?", f"When is {name} on {day}?", f"At which hour is {name} planned on {day}?"), hours[column.index(name)], parts)
                 break

@@ -2,7 +2,8 @@
 
 # fmt: off
 
-from training.office.chart_questions import NAMES, OneSeries, upper
+from training.office.chart_ladder import NAMES, upper
+from training.office.chart_questions import OneSeries
 from training.office.chart_values import Numbers, apart, scale, shares
 from training.office.document import Document
 from training.office.kinds.subjects import FAMILIES, MEASURES, ORDERED, SOURCES, subjects, topics

@@ -2,7 +2,7 @@
 
 # fmt: off
 
-from training.office.chart_questions import upper
+from training.office.chart_ladder import upper
 from training.office.chart_values import Numbers, apart
 from training.office.document import Document
 from training.office.kinds.figures import add_chart

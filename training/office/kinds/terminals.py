@@ -92,7 +92,7 @@ def listing(r: Rng) -> Session:
         ]
     asks.append((("How many files are listed?", "How many files are there in the folder?", "Count the files."), str(len(names)), every))
     ends = [n.partition(".")[2] for n in names]
-    for end in set(ends):
+    for end in dict.fromkeys(ends):
         if ends.count(end) == 1:
             asks.append(((f"Which file ends in .{end}?", f"What is the name of the .{end} file?", f"Which .{end} file is there?"), names[ends.index(end)], every))
     gone = file_name(r)

@@ -1,0 +1,83 @@
+"""What charts are asked: the words for their parts, and the steps that questions are drawn from.
+
+Every step has more questions than are asked; each draws a few of them, so that a page asks of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from training.office.document import Document
+
+RISES, FALLS = "it rises", "it falls"
+# questions of each step that are asked, from easy to hard
+STEPS = {"labels": 3, "legend": 2, "value": 4, "found": 2, "extreme": 2, "pair": 2, "rank": 2, "sum": 1, "trend": 1}
+WORDS = {
+    "bar": "bar",
+    "column": "bar",
+    "line": "point",
+    "area": "point",
+    "step": "label",
+    "dots": "dot",
+    "lollipop": "dot",
+    "pie": "slice",
+    "donut": "slice",
+    "pictogram": "row",
+    "progress": "bar",
+    "thermometer": "thermometer",
+}
+NAMES = {
+    "bar": "bar chart",
+    "column": "bar chart",
+    "line": "line chart",
+    "area": "area chart",
+    "step": "step chart",
+    "dots": "dot plot",
+    "lollipop": "lollipop chart",
+    "pie": "pie chart",
+    "donut": "doughnut chart",
+    "grouped": "bar chart",
+    "grouped_bar": "bar chart",
+    "stacked": "stacked bar chart",
+    "stacked_bar": "stacked bar chart",
+    "lines": "line chart",
+    "pictogram": "pictogram",
+}
+# what a label is, in the singular, by the family of the labels
+CATEGORY = {
+    "years": "year",
+    "months": "month",
+    "weekdays": "day",
+    "quarters": "quarter",
+    "towns": "town",
+    "countries": "country",
+    "departments": "department",
+    "people": "person",
+}
+PLURAL = {"country": "countries", "person": "people"}
+UPRIGHT = ("column", "line", "area", "step", "lollipop", "grouped", "stacked", "lines")
+LYING = ("bar", "dots", "grouped_bar", "stacked_bar", "pictogram", "progress")
+
+
+def upper(text: str) -> str:
+    """With a capital, as a legend shows a name that is written small in a sentence."""
+    return text[0].upper() + text[1:]
+
+
+@dataclass
+class Ladder:
+    """Questions about one chart, gathered by step and then drawn from."""
+
+    d: Document
+    part: int
+    steps: dict[str, list[tuple[tuple[str, ...], str]]] = field(default_factory=lambda: {name: [] for name in STEPS})
+
+    def ask(self, step: str, wordings: Sequence[str], answer: str) -> None:
+        self.steps[step].append((tuple(dict.fromkeys(w for w in wordings if w)), answer))
+
+    def close(self, limits: dict[str, int] | None = None) -> None:
+        """Asks up to the number of questions that ``limits``, or :data:`STEPS`, have for each step."""
+        for step, asks in self.steps.items():
+            for wordings, answer in self.d.r.sample(asks, min(len(asks), (limits or STEPS)[step])):
+                self.d.ask(wordings, answer, self.part)
