@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from training.office.document import Document
+from training.office.document import Document, Part
 from training.office.grids import ACROSS, Grid
 from training.office.registry import kind
 from training.office.values import Dates, distinct, first_name, last_name, people, person, town
@@ -236,93 +238,181 @@ def _whats(r: Rng, head: str, options: tuple[str, ...], count: int) -> list[str]
     return r.sample(options, min(count, len(options)))
 
 
+def _of_rows(r: Rng, head: str, options: tuple[str, ...], count: int) -> list[str]:
+    """What takes place in each of ``count`` rows; the same again on another day, as lessons are, if there is too little."""
+    whats = _whats(r, head, options, count)
+    return whats + [r.pick(whats) for _ in range(count - len(whats))]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of a programme: its heading in the first column, by number, and its cells."""
+
+    lead: int
+    time: str
+    what: str
+    last: str
+
+
+@dataclass
+class Programme:
+    """What takes place when, under the headings of a first column.
+
+    Attributes:
+        head: heading of what takes place. leads: headings of the first column.
+        last: what the last column holds, by name; empty where it is left out.
+        parts: of the rows, once they are set.
+    """
+
+    head: str
+    last: str
+    leads: list[Pair]
+    entries: list[Entry]
+    parts: list[Part] = field(default_factory=list)
+
+    def of(self, lead: int) -> list[Entry]:
+        return [entry for entry in self.entries if entry.lead == lead]
+
+    def needs(self, lead: int) -> list[Part]:
+        """Parts of the rows of a heading."""
+        return [part for part, entry in zip(self.parts, self.entries, strict=True) if entry.lead == lead]
+
+    def low(self, name: str) -> str:
+        """How a question calls what takes place: lessons and courses with a small letter, others as they are written."""
+        small = self.head in ("Lesson", "Course") and name not in ("English", "French", "Latin", "Zumba", "Tai chi", "Pilates")
+        return name[0].lower() + name[1:] if small else name
+
+
+def _leads(r: Rng, options: tuple[str, ...]) -> tuple[list[Pair], list[Pair]]:
+    """Headings of the first column, and others that it does not have."""
+    leads = [tuple(lead.split("|")) for lead in options]
+    start = r.randint(0, max(0, len(leads) - 4))
+    count = r.randint(2, 4)
+    return leads[start : start + count], [*leads[:start], *leads[start + count :]]
+
+
+def _maker(r: Rng, head: str, last: str) -> Callable[[], str]:
+    """Draws a cell of the last column."""
+    full = r.pick((last_name, person))
+    return {
+        "room": lambda: r.pick((str(r.randint(1, 320)), f"{r.pick('ABC')}{r.randint(1, 30)}", "Gym", "Lab")), "person": lambda: full(r),
+        "length": lambda: f"{r.randint(6, 15) * 5 if head == 'Band' else r.randint(17, 30) * 5} min", "place": lambda: r.pick(("Town hall", "Pitch 1", "Pitch 2", "Castle", "Lakeside", "Gym", "Market square", "School hall", "Park", "Harbour")),
+    }[last]
+
+
+def _last_head(r: Rng, head: str, last: str) -> str:
+    """Heading of the last column."""
+    return {"room": r.pick(("Room", "Where")), "person": {"Match": "Referee", "Clinic": "Doctor"}.get(head, r.pick(("Leader", "Who", "Led by"))) if head != "Session" else r.pick(("Speaker", "Who")), "length": r.pick(("Length", "Duration")), "place": r.pick(("Place", "Where"))}[last]
+
+
+def _entries(r: Rng, dates: Dates, sizes: list[int], whats: list[str], head: str, make: Callable[[], str]) -> list[Entry]:
+    """As many entries under each heading as ``sizes`` says, one after the other; bands and films as long as they last."""
+    entries: list[Entry] = []
+    for lead, size in enumerate(sizes):
+        at = {"Band": r.randint(14, 17), "Film": r.randint(10, 12)}.get(head, r.randint(8, 14)) * 60 + r.pick((0, 0, 15, 30))
+        for _ in range(size):
+            entry = Entry(lead, dates.time(at), whats[len(entries)], make())
+            entries.append(entry)
+            at += int(entry.last.split()[0]) + r.pick((10, 15, 20, 30)) if head in ("Band", "Film") else r.pick((30, 45, 60, 90, 105))
+    return entries
+
+
+def _set(d: Document, programme: Programme, last_head: str) -> None:
+    """Sets the table, perhaps with what takes place before its time."""
+    r, head = d.r, programme.head
+    swapped = r.chance(0.2)
+    rows, before = [], None
+    for entry in programme.entries:
+        middle = [entry.what, entry.time] if swapped else [entry.time, entry.what]
+        rows.append([programme.leads[entry.lead][0] if entry.lead != before else "", *middle, *([entry.last] if programme.last else [])])
+        before = entry.lead
+    shown = ["", *((head, "Time") if swapped else ("Time", head)), *([last_head] if programme.last else [])]
+    if r.chance(0.4) and programme.leads[0][0] in v.WEEKDAYS:
+        shown[0] = "Day"
+    programme.parts = d.table(shown if r.chance(0.85) else [], rows, merged=True)
+
+
+def _ways_to_ask_last(programme: Programme, what: str, where: str) -> tuple[str, ...]:
+    """Questions for the last column; ``where`` tells entries of one name apart."""
+    low = programme.low(what)
+    return {
+        "room": (f"Where is {low}{where}?", f"In which room is {low}{where}?", f"{what}{where}: which room?", f"Which room has {low}{where}?"), "place": (f"Where is {low}{where}?", f"At which place is {low}{where}?", f"{what}{where}: where?", f"Where do I go for {low}{where}?"),
+        "length": (f"How long is {low}{where}?", f"How long does {low} last{where}?", f"{what}{where}: how long?", f"What is the length of {low}{where}?"),
+        "person": (f"Who referees {low}{where}?", f"Who is the referee of {low}{where}?", f"{what}{where}: which referee?", f"Which referee has {low}{where}?") if programme.head == "Match" else (f"Who leads {low}{where}?", f"Who is in charge of {low}{where}?", f"{what}{where}: who?", f"Which name stands beside {low}{where}?"),
+    }[programme.last]
+
+
+def _ask_entry(d: Document, programme: Programme, entry: Entry) -> None:
+    """What takes place at a time, and when, where and under which heading that is."""
+    time, what, (lead, said) = entry.time, entry.what, programme.leads[entry.lead]
+    low, needs = programme.low(what), programme.needs(entry.lead)
+    d.ask((f"What is {said} at {time}?", f"What takes place {said} at {time}?", f"{lead}, {time}: what?", f"What is planned {said} at {time}?", f"What stands beside {time} for {lead}?", f"{said[0].upper()}{said[1:]} at {time}, what is on?"), what, needs)
+    same = [other for other in programme.entries if other.what == what]
+    alone = len(same) == 1
+    where = "" if alone else f" {said}"
+    if sum(other.lead == entry.lead for other in same) == 1:
+        d.ask((f"When does {low} start{where}?", f"At what time is {low}{where}?", f"{what}{where}: what time?", f"What time does {low} begin{where}?", f"At which hour is {low}{where}?"), time, needs)
+        if programme.last:
+            d.ask(_ways_to_ask_last(programme, what, where), entry.last, needs)
+    if alone:
+        which = "day" if lead in v.WEEKDAYS or lead.startswith("Day ") else ""
+        d.ask((f"On which day is {low}?", f"Which day is {low} on?", f"{what}: which day?", f"Beside which day does {low} stand?") if which else (f"Beside which heading does {low} stand?", f"{what} belongs to which heading?", f"Which entry of the first column holds for {low}?", f"What stands at the left for {low}?"), lead, needs)
+
+
+def _ask_lead(d: Document, programme: Programme, n: int) -> None:
+    """How many entries stand beside a heading, and their order."""
+    r, (lead, said), rest, parts = d.r, programme.leads[n], programme.of(n), programme.parts
+    whats = [entry.what for entry in rest]
+    if r.chance(0.6):
+        d.ask((f"How many entries are there {said}?", f"How many rows belong to {lead}?", f"How many things are planned {said}?", f"How many lines stand beside {lead}?"), str(len(rest)), parts)
+    if len(rest) < 2:
+        return
+    end, entry = r.pick((("first", rest[0]), ("last", rest[-1])))
+    d.ask((f"What comes {end} {said}?", f"What is the {end} entry {said}?", f"{lead}: what is {end}?", f"Which is the {end} one {said}?"), entry.what, parts)
+    d.ask((f"When does it {'begin' if end == 'first' else 'end'} {said}?" if end == "first" else f"At what time does the last one start {said}?", f"What is the {'earliest' if end == 'first' else 'latest'} time {said}?", f"{lead}: {end} time?", f"At what time is the {end} one {said}?"), entry.time, parts)
+    k = r.randint(0, len(rest) - 2)
+    if whats.count(whats[k]) == 1:
+        low = programme.low(whats[k])
+        d.ask((f"What comes after {low} {said}?", f"{said[0].upper()}{said[1:]}, what follows {low}?", f"What is next {said} after {rest[k].time}?", f"{lead}: what comes right after {low}?"), whats[k + 1], programme.needs(n))
+    if len(set(whats)) == len(whats) and r.chance(0.5):
+        d.ask((f"What is on {said}?" if not said.startswith("on ") else f"What is planned {said}?", f"List everything {said}.", f"What all takes place {said}?", f"Name what stands beside {lead}."), ", ".join(whats), parts)
+
+
+def _absent_of_last(programme: Programme, last: str) -> tuple[str, ...]:
+    """Questions for the last column where it is left out."""
+    low = programme.low(programme.entries[0].what)
+    return {"room": (f"In which room is {low}?", f"Where is {low}?"), "place": (f"Where is {low}?", f"At which place is {low}?"), "length": (f"How long is {low}?", f"How long does {low} last?"), "person": (f"Who leads {low}?", f"Who is in charge of {low}?")}[last]
+
+
 @kind("schedule", 1.5)
 def schedule(d: Document) -> None:
     """A programme whose first column holds for the rows beside and below it."""
     r, dates = d.r, Dates(d.r)
     titles, sorts, options, head, last = r.pick(PROGRAMMES)
-    leads = [tuple(lead.split("|")) for lead in r.pick(sorts)]
-    start = r.randint(0, max(0, len(leads) - 4))
-    count = r.randint(2, 4)
-    own, others = leads[start : start + count], [*leads[:start], *leads[start + count :]]
+    own, others = _leads(r, r.pick(sorts))
     sizes = [r.randint(1, 4) for _ in own]
     sizes[r.randint(0, len(sizes) - 1)] = r.randint(2, 4)
-    whats = _whats(r, head, options, sum(sizes))
-    if len(whats) < sum(sizes):  # the same again on another day, as lessons are
-        whats += [r.pick(whats) for _ in range(sum(sizes) - len(whats))]
-    full = r.pick((last_name, person))
-    makers = {
-        "room": lambda: r.pick((str(r.randint(1, 320)), f"{r.pick('ABC')}{r.randint(1, 30)}", "Gym", "Lab")), "person": lambda: full(r),
-        "length": lambda: f"{r.randint(6, 15) * 5 if head == 'Band' else r.randint(17, 30) * 5} min", "place": lambda: r.pick(("Town hall", "Pitch 1", "Pitch 2", "Castle", "Lakeside", "Gym", "Market square", "School hall", "Park", "Harbour")),
-    }
-    last_head = {"room": r.pick(("Room", "Where")), "person": {"Match": "Referee", "Clinic": "Doctor"}.get(head, r.pick(("Leader", "Who", "Led by"))) if head != "Session" else r.pick(("Speaker", "Who")), "length": r.pick(("Length", "Duration")), "place": r.pick(("Place", "Where"))}[last]
+    whats = _of_rows(r, head, options, sum(sizes))
+    make, last_head = _maker(r, head, last), _last_head(r, head, last)
     with_last = r.chance(0.75)
-    rows, entries = [], []  # entries: lead, minutes, time, what, last
-    for n, size in enumerate(sizes):
-        at = {"Band": r.randint(14, 17), "Film": r.randint(10, 12)}.get(head, r.randint(8, 14)) * 60 + r.pick((0, 0, 15, 30))
-        for k in range(size):
-            entry = (n, at, dates.time(at), whats[len(entries)], makers[last]())
-            entries.append(entry)
-            rows.append([own[n][0] if k == 0 else "", entry[2], entry[3], *([entry[4]] if with_last else [])])
-            at += int(entry[4].split()[0]) + r.pick((10, 15, 20, 30)) if last == "length" else r.pick((30, 45, 60, 90, 105))
+    programme = Programme(head, last if with_last else "", own, _entries(r, dates, sizes, whats, head, make))
+    entries = programme.entries
     top = d.heading(r.pick(titles))
     d.ask(("What is the title?", "What does the heading say?", "What stands above the table?", "What is the plan called?"), d.blocks[-1].texts[0], top)
-    swapped = r.chance(0.2)  # what takes place before its time
-    if swapped:
-        rows = [[row[0], row[2], row[1], *row[3:]] for row in rows]
-    shown = ["", *((head, "Time") if swapped else ("Time", head)), *([last_head] if with_last else [])]
-    if r.chance(0.4) and own[0][0] in v.WEEKDAYS:
-        shown[0] = "Day"
-    parts = d.table(shown if r.chance(0.85) else [], rows, merged=True)
-    starts = [i for i, row in enumerate(rows) if row[0]]
-    of = [[i for i, entry in enumerate(entries) if entry[0] == n] for n in range(len(own))]
-    needs = [[parts[i] for i in indices] for indices in of]
-    small = head in ("Lesson", "Course")  # others are called as they are written
-    low_of = lambda name: name[0].lower() + name[1:] if small and name not in ("English", "French", "Latin", "Zumba", "Tai chi", "Pilates") else name  # noqa: E731
-    lows = {name: low_of(name) for name in whats}
-    seen = Counter(entry[3] for entry in entries)
-    for i in r.sample(range(len(entries)), min(len(entries), 5)):
-        n, at, time, what, end = entries[i]
-        (lead, said), low = own[n], lows[what]
-        d.ask((f"What is {said} at {time}?", f"What takes place {said} at {time}?", f"{lead}, {time}: what?", f"What is planned {said} at {time}?", f"What stands beside {time} for {lead}?", f"{said[0].upper()}{said[1:]} at {time}, what is on?"), what, needs[n])
-        alone = seen[what] == 1
-        where = "" if alone else f" {said}"
-        if alone or sum(entry[3] == what and entry[0] == n for entry in entries) == 1:
-            d.ask((f"When does {low} start{where}?", f"At what time is {low}{where}?", f"{what}{where}: what time?", f"What time does {low} begin{where}?", f"At which hour is {low}{where}?"), time, needs[n])
-            if with_last:
-                ways = {
-                    "room": (f"Where is {low}{where}?", f"In which room is {low}{where}?", f"{what}{where}: which room?", f"Which room has {low}{where}?"), "place": (f"Where is {low}{where}?", f"At which place is {low}{where}?", f"{what}{where}: where?", f"Where do I go for {low}{where}?"),
-                    "length": (f"How long is {low}{where}?", f"How long does {low} last{where}?", f"{what}{where}: how long?", f"What is the length of {low}{where}?"),
-                    "person": (f"Who referees {low}{where}?", f"Who is the referee of {low}{where}?", f"{what}{where}: which referee?", f"Which referee has {low}{where}?") if head == "Match" else (f"Who leads {low}{where}?", f"Who is in charge of {low}{where}?", f"{what}{where}: who?", f"Which name stands beside {low}{where}?"),
-                }[last]
-                d.ask(ways, end, needs[n])
-        if alone:
-            which = "day" if lead in v.WEEKDAYS or lead.startswith("Day ") else ""
-            d.ask((f"On which day is {low}?", f"Which day is {low} on?", f"{what}: which day?", f"Beside which day does {low} stand?") if which else (f"Beside which heading does {low} stand?", f"{what} belongs to which heading?", f"Which entry of the first column holds for {low}?", f"What stands at the left for {low}?"), lead, needs[n])
-    for n, (lead, said) in enumerate(own):
-        rest, near = [entries[i] for i in of[n]], needs[n]
-        if r.chance(0.6):
-            d.ask((f"How many entries are there {said}?", f"How many rows belong to {lead}?", f"How many things are planned {said}?", f"How many lines stand beside {lead}?"), str(len(rest)), parts)
-        if len(rest) > 1:
-            end, entry = r.pick((("first", rest[0]), ("last", rest[-1])))
-            d.ask((f"What comes {end} {said}?", f"What is the {end} entry {said}?", f"{lead}: what is {end}?", f"Which is the {end} one {said}?"), entry[3], parts)
-            d.ask((f"When does it {'begin' if end == 'first' else 'end'} {said}?" if end == "first" else f"At what time does the last one start {said}?", f"What is the {'earliest' if end == 'first' else 'latest'} time {said}?", f"{lead}: {end} time?", f"At what time is the {end} one {said}?"), entry[2], parts)
-            k = r.randint(0, len(rest) - 2)
-            if sum(entry[3] == rest[k][3] for entry in rest) == 1:
-                d.ask((f"What comes after {lows[rest[k][3]]} {said}?", f"{said[0].upper()}{said[1:]}, what follows {lows[rest[k][3]]}?", f"What is next {said} after {rest[k][2]}?", f"{lead}: what comes right after {lows[rest[k][3]]}?"), rest[k + 1][3], near)
-            if len(set(entry[3] for entry in rest)) == len(rest) and r.chance(0.5):
-                d.ask((f"What is on {said}?" if not said.startswith("on ") else f"What is planned {said}?", f"List everything {said}.", f"What all takes place {said}?", f"Name what stands beside {lead}."), ", ".join(entry[3] for entry in rest), parts)
+    _set(d, programme, last_head)
+    for entry in r.sample(entries, min(len(entries), 5)):
+        _ask_entry(d, programme, entry)
+    for n in range(len(own)):
+        _ask_lead(d, programme, n)
     most = max(sizes)
-    if sizes.count(most) == 1 and len(starts) > 1:
-        d.ask(("Which entry of the first column has the most rows?", "Which one spans the most rows?", "Where is the most going on?", "Which heading at the left has the most entries?"), own[sizes.index(most)][0], parts)
+    if sizes.count(most) == 1 and len(own) > 1:
+        d.ask(("Which entry of the first column has the most rows?", "Which one spans the most rows?", "Where is the most going on?", "Which heading at the left has the most entries?"), own[sizes.index(most)][0], programme.parts)
     if others:
-        lead, said = r.pick(others)
-        d.absent(f"What is {said} at {entries[0][2]}?", f"What takes place {said}?", f"When does it begin {said}?")
-    strange = [name for name in (options or _whats(r, head, options, 6)) if name not in seen]
+        _, said = r.pick(others)
+        d.absent(f"What is {said} at {entries[0].time}?", f"What takes place {said}?", f"When does it begin {said}?")
+    strange = [name for name in (options or _whats(r, head, options, 6)) if name not in whats]
     if strange:
-        name = r.pick(strange)
-        low = low_of(name)
+        low = programme.low(r.pick(strange))
         d.absent(f"When does {low} start?", f"Where is {low}?", f"At what time is {low}?")
     if not with_last:
-        low = lows[entries[0][3]]
-        d.absent(*{"room": (f"In which room is {low}?", f"Where is {low}?"), "place": (f"Where is {low}?", f"At which place is {low}?"), "length": (f"How long is {low}?", f"How long does {low} last?"), "person": (f"Who leads {low}?", f"Who is in charge of {low}?")}[last])
+        d.absent(*_absent_of_last(programme, last))
