@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from training.office.document import Document
+from training.office.document import Document, Part
 from training.office.grids import ACROSS, Grid
 from training.office.registry import kind
 from training.office.values import Dates, Money, town
@@ -132,11 +132,40 @@ def _prices(r: Rng, money: Money, tariff: Tariff, names: int, groups, under) -> 
     return found
 
 
-@kind("tariff", 3.0)
-def tariff(d: Document) -> None:
-    """Prices under two levels of headings, with notes."""
-    r, money, dates = d.r, Money(d.r), Dates(d.r)
-    sort = r.pick(TARIFFS)
+@dataclass
+class Prices:
+    """Prices of a page by name and leaf, a leaf being a group with what stands under it; all of them by their numbers.
+
+    Attributes:
+        names: what is paid for. groups: (heading, as a question says it, months). under: (heading, as a question says it).
+        other_names, other_groups, other_under: what the page leaves out.
+        cents: by (name, group, under). special: text of (name, leaf) that has no price.
+        cells: text by (name, leaf).
+    """
+
+    sort: Tariff
+    names: list[str]
+    groups: list[tuple[str, str, str]]
+    under: list[tuple[str, str]]
+    other_names: list[str]
+    other_groups: list[tuple[str, str, str]]
+    other_under: list[tuple[str, str]]
+    cents: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    special: dict[tuple[int, int], str] = field(default_factory=dict)
+    cells: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    @property
+    def leaves(self) -> list[tuple[int, int]]:
+        return [(g, u) for g in range(len(self.groups)) for u in range(len(self.under))]
+
+    @property
+    def seasons(self) -> bool:
+        """Whether the groups are seasons, which have months."""
+        return all(months for *_, months in self.groups)
+
+
+def _choose(r: Rng, sort: Tariff) -> Prices:
+    """What is to be priced, without its prices."""
     all_groups = [_split(option) for option in r.pick(sort.groups)]
     all_under = [_split(option)[:2] for option in r.pick(sort.under)]
     seasons = all(months for *_, months in all_groups)
@@ -145,31 +174,50 @@ def tariff(d: Document) -> None:
     start = r.randint(0, 2)
     names = list(sort.names[start : start + r.randint(2, 5)])
     others = [name for name in sort.names if name not in names and not any(name in own or own in name for own in names)]
-    cents = _prices(r, money, sort, len(names), groups, under)
-    show = money if r.chance(0.45) else money.bare
-    leaves = [(g, u) for g in range(len(groups)) for u in range(len(under))]
-    special = {}
-    if r.chance(0.3):
-        n, i = r.randint(0, len(names) - 1), r.randint(0, len(leaves) - 1)
-        special[n, i] = r.pick(("free", "on request", "\u2013", "\u2014")) if n else r.pick(("free", "\u2013"))
-    cells = {(n, i): special.get((n, i)) or show(cents[n, g, u]) for n in range(len(names)) for i, (g, u) in enumerate(leaves)}
+    return Prices(sort, names, groups, under, others, all_groups[len(groups) :], all_under[len(under) :])
 
-    # notes, one of which may hang on a star behind a name
+
+def _special(r: Rng, prices: Prices) -> dict[tuple[int, int], str]:
+    """A cell that has no price, or none."""
+    if not r.chance(0.3):
+        return {}
+    n, i = r.randint(0, len(prices.names) - 1), r.randint(0, len(prices.leaves) - 1)
+    return {(n, i): r.pick(("free", "on request", "\u2013", "\u2014")) if n else r.pick(("free", "\u2013"))}
+
+
+def _drawn_notes(r: Rng, sort: Tariff) -> list[Note]:
+    """Notes, at most one of which hangs on a star behind a name."""
     notes = [NOTES[name] for name in r.sample(sort.notes, r.randint(0, min(3, len(sort.notes))))]
     marks = [note for note in notes if note.text.startswith("*")]
-    notes = [note for note in notes if note not in marks[1:]]
-    starred = r.randint(0, len(names) - 1) if marks else None
-    shown_names = [f"{name}*" if n == starred else name for n, name in enumerate(names)]
-    dated = r.pick(("head", "row", "note", "")) if seasons else ""
-    heads = [f"{shown} ({months})" if dated == "head" else shown for shown, _, months in groups]
-    under_heads = [name for name, _ in under]
-    grid = Grid(shown_names, [(heads[g], under_heads[u]) for g, u in leaves], cells)
+    return [note for note in notes if note not in marks[1:]]
+
+
+@dataclass
+class Arrangement:
+    """How the prices are set; ``dated``: where the months of seasons stand, "head", "row", "note" or nowhere."""
+
+    grid: Grid
+    layout: str
+    dated: str
+
+
+def _arrange(r: Rng, prices: Prices, starred: int | None) -> Arrangement:
+    """The grid with a star behind the name number ``starred``."""
+    shown_names = [f"{name}*" if n == starred else name for n, name in enumerate(prices.names)]
+    dated = r.pick(("head", "row", "note", "")) if prices.seasons else ""
+    heads = [f"{shown} ({months})" if dated == "head" else shown for shown, _, months in prices.groups]
+    under_heads = [name for name, _ in prices.under]
+    grid = Grid(shown_names, [(heads[g], under_heads[u]) for g, u in prices.leaves], prices.cells)
     layouts = grid.layouts()
     layout = ACROSS if dated == "row" and ACROSS in layouts else r.pick([*layouts, ACROSS] if ACROSS in layouts else layouts)
     if dated == "row" and layout != ACROSS:
         dated = ""
-    units = [groups[g][2] for g, _ in leaves] if dated == "row" else ()
+    return Arrangement(grid, layout, dated)
 
+
+def _set_head(d: Document, sort: Tariff, money: Money, show: Callable[[int], str]) -> None:
+    """What stands above the table."""
+    r = d.r
     place = r.pick((town(r), f"{v.name_word(r)} {r.pick(('Lodge', 'Park', 'House', 'Club', 'Centre'))}"))
     title = r.pick(sort.titles)
     if r.chance(0.3):
@@ -182,52 +230,91 @@ def tariff(d: Document) -> None:
     if show is money.bare and r.chance(0.75):
         part = d.line(r.pick(("Prices in {}", "All prices in {}", "in {}", "Prices ({})")).format(money.currency), small=True)
         d.ask(("In which currency are the prices?", "What is the currency?", "In what money are the prices given?", "Which currency is used?"), money.currency, part)
-    grid.set(d, layout, r.pick(("", "", sort.what.capitalize())), heads=(r.pick(("", "Season" if seasons else "")), ""), units=units)
 
-    shuffled = r.sample(sorted(cells), min(len(cells), 9))
-    for n, i in shuffled:
-        (shown, said, _), (sub, below), name = groups[leaves[i][0]], under[leaves[i][1]], names[n]
-        if cells[n, i][0] in "\u2013\u2014":
-            continue
-        head, it = f"{shown}, {sub}", _said(sort, name)
-        d.ask((
-            f"How much is {it} {said} {below}?", f"What does {it} cost {said} {below}?", f"What is the price of {it} {below} {said}?", f"{name}, {head}: how much?", f"What do I pay for {it} {said} {below}?", f"{name} {below} {said}?",
-            f"Which price stands for {name} under {head}?", f"{said[0].upper()}{said[1:]}, how much is {it} {below}?",
-        ), cells[n, i], grid.parts[n, i])
-    _compare(d, grid, names, groups, under, leaves, cents, cells, special, sort)
 
-    # months
-    if dated in ("head", "row"):
-        g = r.randint(0, len(groups) - 1)
-        shown, said, months = groups[g]
-        d.ask((f"When is {shown.lower()}?", f"Which months are {shown.lower()}?", f"From when to when is {shown.lower()}?", f"What are the months of {shown}?") if "season" in shown.lower() else (f"Which months belong to {shown}?", f"From when to when is {shown}?", f"What are the months of {shown}?", f"Which months stand beside {shown}?"), months, grid.everything)
-        _in_a_month(d, sort, grid, names, groups, under, leaves, cells)
-    elif seasons and dated == "note":
-        parts = d.lines(*(f"{shown}: {months}" for shown, _, months in groups), small=True)
-        g = r.randint(0, len(groups) - 1)
-        shown, _, months = groups[g]
-        d.ask((f"When is {shown}?", f"Which months belong to {shown}?", f"From when to when is {shown}?", f"What are the months of {shown}?"), months, parts[g])
-        _in_a_month(d, sort, grid, names, groups, under, leaves, cells, parts)
-    elif seasons:
-        d.absent(f"Which months belong to {groups[0][0]}?", f"When does {groups[-1][0]} begin?", f"In which season is {r.pick(v.MONTHS)}?")
+def _set_table(d: Document, prices: Prices, arrangement: Arrangement) -> None:
+    r = d.r
+    units = [prices.groups[g][2] for g, _ in prices.leaves] if arrangement.dated == "row" else ()
+    arrangement.grid.set(d, arrangement.layout, r.pick(("", "", prices.sort.what.capitalize())), heads=(r.pick(("", "Season" if prices.seasons else "")), ""), units=units)
+
+
+@kind("tariff", 3.0)
+def tariff(d: Document) -> None:
+    """Prices under two levels of headings, with notes."""
+    r, money, dates = d.r, Money(d.r), Dates(d.r)
+    sort = r.pick(TARIFFS)
+    prices = _choose(r, sort)
+    names = prices.names
+    prices.cents = _prices(r, money, sort, len(names), prices.groups, prices.under)
+    show = money if r.chance(0.45) else money.bare
+    prices.special = _special(r, prices)
+    prices.cells = {(n, i): prices.special.get((n, i)) or show(prices.cents[n, g, u]) for n in range(len(names)) for i, (g, u) in enumerate(prices.leaves)}
+
+    notes = _drawn_notes(r, sort)
+    starred = r.randint(0, len(names) - 1) if any(note.text.startswith("*") for note in notes) else None
+    arrangement = _arrange(r, prices, starred)
+    grid = arrangement.grid
+    _set_head(d, sort, money, show)
+    _set_table(d, prices, arrangement)
+
+    for n, i in r.sample(sorted(prices.cells), min(len(prices.cells), 9)):
+        if prices.cells[n, i][0] not in "\u2013\u2014":
+            _ask_cell(d, grid, prices, n, i)
+    _compare(d, grid, prices)
+    _ask_months(d, grid, prices, arrangement.dated)
     _notes(d, notes, dates, money, names, starred, sort, grid)
-
-    name, (shown, said, _), (sub, below) = r.pick(names), r.pick(groups), r.pick(under)
-    it = _said(sort, name)
-    if others:
-        strange = r.pick(others)
-        d.absent(f"How much is {_said(sort, strange)} {said} {below}?", f"What does {_said(sort, strange)} cost {said}?", f"{strange}, {shown}, {sub}: how much?")
-    for missing in [group for group in all_groups if group not in groups]:
-        d.absent(f"How much is {it} {missing[1]} {below}?", f"What does {it} cost {missing[1]} {below}?", f"{name}, {missing[0]}, {sub}: how much?")
-    for missing_under in [pair for pair in all_under if pair not in under]:
-        d.absent(f"How much is {it} {said} {missing_under[1]}?", f"What does {it} cost {said} {missing_under[1]}?", f"{name}, {shown}, {missing_under[0]}: how much?")
+    _ask_left_out(d, prices)
     if sort.what in ("room", "place", "car", "boat", "seat", "subject", "service", "menu", "tariff"):
         d.ask((f"How many {sort.what}s are listed?", f"How many different {sort.what}s can I choose from?", f"For how many {sort.what}s are there prices?", f"How many {sort.what}s does the table have?"), str(len(names)), grid.everything)
 
 
-def _compare(d: Document, grid: Grid, names, groups, under, leaves, cents, cells, special, sort: Tariff) -> None:
+def _ask_cell(d: Document, grid: Grid, prices: Prices, n: int, i: int) -> None:
+    """The price of a name under a leaf."""
+    g, u = prices.leaves[i]
+    (shown, said, _), (sub, below), name = prices.groups[g], prices.under[u], prices.names[n]
+    head, it = f"{shown}, {sub}", _said(prices.sort, name)
+    d.ask((
+        f"How much is {it} {said} {below}?", f"What does {it} cost {said} {below}?", f"What is the price of {it} {below} {said}?", f"{name}, {head}: how much?", f"What do I pay for {it} {said} {below}?", f"{name} {below} {said}?",
+        f"Which price stands for {name} under {head}?", f"{said[0].upper()}{said[1:]}, how much is {it} {below}?",
+    ), prices.cells[n, i], grid.parts[n, i])
+
+
+def _ask_months(d: Document, grid: Grid, prices: Prices, dated: str) -> None:
+    """The months of seasons, and prices in a month; sets the note that says them where they are ``dated`` in one."""
+    r, groups = d.r, prices.groups
+    if dated in ("head", "row"):
+        g = r.randint(0, len(groups) - 1)
+        shown, _, months = groups[g]
+        d.ask((f"When is {shown.lower()}?", f"Which months are {shown.lower()}?", f"From when to when is {shown.lower()}?", f"What are the months of {shown}?") if "season" in shown.lower() else (f"Which months belong to {shown}?", f"From when to when is {shown}?", f"What are the months of {shown}?", f"Which months stand beside {shown}?"), months, grid.everything)
+        _in_a_month(d, grid, prices)
+    elif dated == "note":
+        parts = d.lines(*(f"{shown}: {months}" for shown, _, months in groups), small=True)
+        g = r.randint(0, len(groups) - 1)
+        shown, _, months = groups[g]
+        d.ask((f"When is {shown}?", f"Which months belong to {shown}?", f"From when to when is {shown}?", f"What are the months of {shown}?"), months, parts[g])
+        _in_a_month(d, grid, prices, parts)
+    elif prices.seasons:
+        d.absent(f"Which months belong to {groups[0][0]}?", f"When does {groups[-1][0]} begin?", f"In which season is {r.pick(v.MONTHS)}?")
+
+
+def _ask_left_out(d: Document, prices: Prices) -> None:
+    """Prices that the page does not say."""
+    r, sort = d.r, prices.sort
+    name, (shown, said, _), (sub, below) = r.pick(prices.names), r.pick(prices.groups), r.pick(prices.under)
+    it = _said(sort, name)
+    if prices.other_names:
+        strange = r.pick(prices.other_names)
+        d.absent(f"How much is {_said(sort, strange)} {said} {below}?", f"What does {_said(sort, strange)} cost {said}?", f"{strange}, {shown}, {sub}: how much?")
+    for missing in prices.other_groups:
+        d.absent(f"How much is {it} {missing[1]} {below}?", f"What does {it} cost {missing[1]} {below}?", f"{name}, {missing[0]}, {sub}: how much?")
+    for missing_under in prices.other_under:
+        d.absent(f"How much is {it} {said} {missing_under[1]}?", f"What does {it} cost {said} {missing_under[1]}?", f"{name}, {shown}, {missing_under[0]}: how much?")
+
+
+def _compare(d: Document, grid: Grid, prices: Prices) -> None:
     """Cheapest, dearest, and two prices beside each other."""
-    r = d.r
+    r, sort, names, groups, under = d.r, prices.sort, prices.names, prices.groups, prices.under
+    leaves, cents, cells, special = prices.leaves, prices.cents, prices.cells, prices.special
     for i in r.sample(range(len(leaves)), min(len(leaves), 2)):
         g, u = leaves[i]
         said, below = groups[g][1], under[u][1]
@@ -260,17 +347,17 @@ def _compare(d: Document, grid: Grid, names, groups, under, leaves, cents, cells
             d.ask((f"Which is dearer for {names[n]} {groups[g][1]}, {under[a][0]} or {under[b][0]}?", f"{names[n]} {groups[g][1]}: what costs more, {under[a][0]} or {under[b][0]}?", f"What costs more {groups[g][1]} for {names[n]}: {under[b][0]} or {under[a][0]}?", f"Compare {under[a][0]} and {under[b][0]} for {names[n]} {groups[g][1]}: which is more?"), under[dear][0], grid.parts[n, one], grid.parts[n, two])
 
 
-def _in_a_month(d: Document, sort: Tariff, grid: Grid, names, groups, under, leaves, cells, more=()) -> None:
-    """Prices asked for by a month, which stands for its season."""
-    r = d.r
+def _in_a_month(d: Document, grid: Grid, prices: Prices, more: Sequence[Part] = ()) -> None:
+    """Prices asked for by a month, which stands for its season; they rest on ``more`` as well."""
+    r, names, groups, under, cells = d.r, prices.names, prices.groups, prices.under, prices.cells
     for month in r.sample(range(12), 4):
         own = [g for g, group in enumerate(groups) if month in _months(group[2])]
         if len(own) != 1:
             continue
         n, u = r.randint(0, len(names) - 1), r.randint(0, len(under) - 1)
-        i, called = leaves.index((own[0], u)), v.MONTHS[month]
+        i, called = prices.leaves.index((own[0], u)), v.MONTHS[month]
         if cells[n, i][0] not in "\u2013\u2014":
-            it = _said(sort, names[n])
+            it = _said(prices.sort, names[n])
             d.ask((f"How much is {it} in {called} {under[u][1]}?", f"What does {it} cost in {called} {under[u][1]}?", f"I come in {called}. How much is {it} {under[u][1]}?", f"{names[n]} {under[u][1]} in {called}: which price?"), cells[n, i], grid.parts[n, i], more)
         if r.chance(0.4):
             d.ask((f"In which season is {called}?", f"To which season does {called} belong?", f"{called}: which season?", f"Which season is it in {called}?"), groups[own[0]][0], grid.everything, more)
