@@ -80,7 +80,6 @@ def _choices(ui: Screen, option: str, choices: tuple[str, ...]) -> list[Element]
     if not option:
         ui.d.absent("Which size is selected?", "What size is chosen?")
         return []
-    r.randint(0, len(choices) - 1)  # unused; without it every page of a seed would change
     offered = [choices[n] for n in sorted(r.sample(range(len(choices)), min(len(choices), r.randint(3, 5))))]
     chosen = r.pick(offered)
     label = ui.text(f"{option}:", "small")

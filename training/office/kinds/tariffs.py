@@ -227,7 +227,7 @@ def _set_head(d: Document, sort: Tariff, money: Money, show: Callable[[int], str
         part = d.line(place, bold=r.chance(0.5))
         d.ask(("Whose prices are these?", "Which name stands under the heading?", "Of which place are the prices?", "To whom do the prices belong?"), place, part)
     d.ask(("What is the title?", "What does the heading say?", "What is the table called?", "What stands at the top?"), title, top)
-    if show is money.bare and r.chance(0.75):
+    if show == money.bare and r.chance(0.75):  # two of one bound method are equal, not the same
         part = d.line(r.pick(("Prices in {}", "All prices in {}", "in {}", "Prices ({})")).format(money.currency), small=True)
         d.ask(("In which currency are the prices?", "What is the currency?", "In what money are the prices given?", "Which currency is used?"), money.currency, part)
 
