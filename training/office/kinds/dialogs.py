@@ -23,24 +23,26 @@ NUMBERS = (("Port", 1, 9999, ""), ("Timeout", 5, 120, " s"), ("Keep backups for"
 RADIOS = (("Open new files in", ("a new tab", "a new window", "the same window")), ("When closing", ("Quit", "Minimise", "Ask me")), ("Updates", ("Install automatically", "Only download", "Never")), ("Back up", ("Every day", "Every week", "By hand")), ("Page margins", ("Narrow", "Normal", "Wide")), ("Show dates as", ("31.12.", "12/31", "31 Dec")))
 
 
-@kind("settings_dialog", 1.2)
-def settings_dialog(d: Document) -> None:
-    ui, r = Screen(d), d.r
-    name, user = f"{v.name_word(r)}{r.pick((' Editor', ' Backup', ' Player', ' Mail', ' Scan', ' Draw', ''))}", v.first_name(r).lower()
-    title = ui.text(r.pick((f"{name} - Settings", f"Preferences - {name}", f"{name} Options", f"Settings - {name}")))
-    ui.ask(("Which program do the settings belong to?", "What is the program called?", "Which program is it?", "The settings of which program are shown?"), name, title)
+def folder_fields(ui: Screen, user: str) -> list[Element]:
+    """Paths with a button each, or none."""
+    d, r = ui.d, ui.r
     blocks: list[Element] = []
-    used = []
     for label in r.sample(FOLDERS, r.randint(0, 2)):
         path = r.pick((f"/home/{user}/{v.word(r).lower()}", f"C:\\Users\\{user}\\{v.name_word(r)}", f"D:\\{v.name_word(r)}", f"/mnt/{v.word(r).lower()}/{v.word(r).lower()}", f"~/{v.name_word(r)}/{v.word(r).lower()}"))
         a, b = ui.text(f"{label}:"), ui.text(path)
         browse, _ = ui.button(r.pick(("Browse...", "Change...", "...")))
         blocks.append(Column([a, Row([Panel(b, 0, 120, (1, 0.5)), browse], [1, None], gap=1)], gap=0.4))
         low = label[0].lower() + label[1:]
-        used.append(label)
         ui.ask((f'Which path is given for "{label}"?', f"What is entered under {label}?", f"Which folder is set for {label}?", *((f"Where is the {low}?", f"What is the path of the {low}?") if label not in ("Save files in", "Export to", "Temporary files", "Templates") else ())), path, a, b)
-    if not used:
+    if not blocks:
         d.absent("In which folder are the files saved?", "Which path is set?", "What is the path of the backup folder?")
+    return blocks
+
+
+def drop_downs(ui: Screen) -> list[Element]:
+    """Lists of which one value is shown."""
+    r = ui.r
+    blocks: list[Element] = []
     lists = r.sample(LISTS, r.randint(1, 4))
     for label, values in lists:
         value = r.pick(values)
@@ -49,13 +51,27 @@ def settings_dialog(d: Document) -> None:
         low = label.lower()
         ui.ask((f"What is the {low} set to?", f"Which {low} is set?", f"Which {low} is selected?", f"{label}: what is chosen?", f"What {low} did the user pick?"), value, a, b)
     gone = r.pick([label for label, _ in LISTS if label not in dict(lists)]).lower()
-    d.absent(f"What is the {gone} set to?", f"Which {gone} is selected?", f"Which {gone} is set?")
-    for label, low_, high, unit in r.sample(NUMBERS, r.randint(0, 3)):
-        n = r.randint(low_, high)
+    ui.d.absent(f"What is the {gone} set to?", f"Which {gone} is selected?", f"Which {gone} is set?")
+    return blocks
+
+
+def number_fields(ui: Screen) -> list[Element]:
+    """Numbers in fields or, of percentages, beside sliders."""
+    r = ui.r
+    blocks: list[Element] = []
+    for label, least, most, unit in r.sample(NUMBERS, r.randint(0, 3)):
+        n = r.randint(least, most)
         a, b = ui.text(label), ui.text(f"{n}{unit}")
         slider = unit == " %" and r.chance(0.6)
-        blocks.append(Row([a, Bar(min((n - low_) / (high - low_), 1)), b], [1, 1.2, None]) if slider else Row([a, Panel(b, 0, 120, (1, 0.5)), Space()], [1, 0.6, 0.6]))
+        blocks.append(Row([a, Bar(min((n - least) / (most - least), 1)), b], [1, 1.2, None]) if slider else Row([a, Panel(b, 0, 120, (1, 0.5)), Space()], [1, 0.6, 0.6]))
         ui.ask((f'What is "{label}" set to?', f"Which value is set for {label.lower()}?", f"What number stands beside {label}?", f"{label}: which value?"), f"{n}{unit}", a, b)
+    return blocks
+
+
+def radio_buttons(ui: Screen) -> list[Element]:
+    """Options of which one is chosen."""
+    r = ui.r
+    blocks: list[Element] = []
     for label, options in r.sample(RADIOS, r.randint(0, 2)):
         pick = r.randint(0, len(options) - 1)
         a, texts = ui.text(label, "bold"), ui.texts(options)
@@ -63,6 +79,12 @@ def settings_dialog(d: Document) -> None:
         wide = ui.wide and r.chance(0.5)
         blocks.append(Column([a, Row(dots, [1] * len(dots)) if wide else Column(dots, gap=0.4)], gap=0.4))
         ui.ask((f'What is chosen under "{label}"?', f"Which option is selected for {label}?", f"{label}: which of the options is marked?", f"What is selected below {label}?"), options[pick], a, texts)
+    return blocks
+
+
+def check_boxes(ui: Screen) -> Element:
+    """Options that are on or off, as boxes or as switches."""
+    r = ui.r
     chosen = r.sample(BOXES, r.randint(3, 7))
     ticks = [r.chance(0.5) for _ in chosen]
     switches = r.chance(0.25)
@@ -70,9 +92,19 @@ def settings_dialog(d: Document) -> None:
     boxes = []
     for on, t in zip(ticks, texts, strict=True):
         boxes.append(Row([t, Icon("on" if on else "off", 1.2)], [1, None]) if switches else Row([Icon("ticked" if on else "box", 0.8), t], [None, 1], gap=1.2))
-    blocks.append(Column(boxes, gap=0.6))
-    on_names, off_names = [[c for c, t in zip(chosen, ticks, strict=True) if t is state] for state in (True, False)]
+    ask_what_is_ticked(ui, ticks, texts, switches)
     ticked = "switched on" if switches else "ticked"
+    for i in r.sample(range(len(chosen)), min(3, len(chosen))):
+        ui.ask((f'Is "{chosen[i]}" {ticked}?', f'Is "{chosen[i]}" on or off: {ticked}, yes or no?', f"Did the user choose {chosen[i][0].lower() + chosen[i][1:]}, yes or no?"), "yes" if ticks[i] else "no", texts[i])
+    other = r.pick([b for b in BOXES if b not in chosen])
+    ui.d.absent(f'Is "{other}" {ticked}?', f'Is "{other}" on or off?')
+    return Column(boxes, gap=0.6)
+
+
+def ask_what_is_ticked(ui: Screen, ticks: list[bool], texts: list[Text], switches: bool) -> None:
+    """Questions about all boxes or switches: which are on, which are not, how many."""
+    ticked = "switched on" if switches else "ticked"
+    on_names, off_names = [[t.text for on, t in zip(ticks, texts, strict=True) if on is state] for state in (True, False)]
     if len(on_names) == 1:
         ui.ask((f"What is {ticked}?", f"Which option is {ticked}?", f"Which of the options is {ticked}?") if switches else ("What is ticked?", "Which box is ticked?", "Which check box is checked?", "Which option has a tick?"), on_names[0], texts)
     elif 1 < len(on_names) < 4:
@@ -80,31 +112,53 @@ def settings_dialog(d: Document) -> None:
     if len(off_names) == 1:
         ui.ask((f"Which option is not {ticked}?", f"What is not {ticked}?", f"Which one is not {ticked}?"), off_names[0], texts)
     ui.ask((f"How many options are {ticked}?", f"How many of them are {ticked}?", "How many switches are on?" if switches else "How many boxes are ticked?"), str(len(on_names)), texts)
-    ui.ask(("How many switches are there?",) if switches else ("How many check boxes are there?", "How many boxes can be ticked?"), str(len(chosen)), texts)
-    for i in r.sample(range(len(chosen)), min(3, len(chosen))):
-        ui.ask((f'Is "{chosen[i]}" {ticked}?', f'Is "{chosen[i]}" on or off: {ticked}, yes or no?', f"Did the user choose {chosen[i][0].lower() + chosen[i][1:]}, yes or no?"), "yes" if ticks[i] else "no", texts[i])
-    other = r.pick([b for b in BOXES if b not in chosen])
-    d.absent(f'Is "{other}" {ticked}?', f'Is "{other}" on or off?')
-    r.shuffle(blocks)
+    ui.ask(("How many switches are there?",) if switches else ("How many check boxes are there?", "How many boxes can be ticked?"), str(len(texts)), texts)
+
+
+def tab_texts(ui: Screen) -> tuple[list[Text], int]:
+    """The names of the tabs, and which one is open."""
+    r = ui.r
     tabs = r.sample(TABS, r.randint(3, 6))
     open_tab = r.randint(0, len(tabs) - 1)
-    tab_texts = [ui.text(t, "body" if i != open_tab else "bold") for i, t in enumerate(tabs)]
-    ui.ask(("Which tab is open?", "Which tab is selected?", "Which page of the settings is shown?", "On which tab are we?"), tabs[open_tab], tab_texts)
-    ui.ask(("Which tabs are there?", "What are the tabs called?", "What pages do the settings have?"), ", ".join(tabs), tab_texts)
-    ui.ask(("How many tabs are there?", "How many pages do the settings have?"), str(len(tabs)), tab_texts)
-    buttons = r.pick((("OK", "Cancel"), ("OK", "Cancel", "Apply"), ("Save", "Discard"), ("Help", "Reset", "Close"), ("Defaults", "OK", "Cancel"), ("Apply", "Close")))
-    made = [ui.button(b, i == len(buttons) - 1 and r.chance(0.5)) for i, b in enumerate(buttons)]
-    ui.ask(("Which buttons are at the bottom?", "What buttons does the dialog have?", "Which buttons are there?", "What can be clicked at the bottom?"), " and ".join(buttons) if len(buttons) == 2 else ", ".join(buttons), [t for _, t in made])
-    ui.ask(("How many buttons are at the bottom?", "How many buttons are in the bottom row?"), str(len(buttons)), [t for _, t in made])
+    texts = [ui.text(t, "body" if i != open_tab else "bold") for i, t in enumerate(tabs)]
+    ui.ask(("Which tab is open?", "Which tab is selected?", "Which page of the settings is shown?", "On which tab are we?"), tabs[open_tab], texts)
+    ui.ask(("Which tabs are there?", "What are the tabs called?", "What pages do the settings have?"), ", ".join(tabs), texts)
+    ui.ask(("How many tabs are there?", "How many pages do the settings have?"), str(len(tabs)), texts)
+    return texts, open_tab
+
+
+def bottom_buttons(ui: Screen) -> Element:
+    r = ui.r
+    names = r.pick((("OK", "Cancel"), ("OK", "Cancel", "Apply"), ("Save", "Discard"), ("Help", "Reset", "Close"), ("Defaults", "OK", "Cancel"), ("Apply", "Close")))
+    made = [ui.button(b, i == len(names) - 1 and r.chance(0.5)) for i, b in enumerate(names)]
+    texts = [t for _, t in made]
+    ui.ask(("Which buttons are at the bottom?", "What buttons does the dialog have?", "Which buttons are there?", "What can be clicked at the bottom?"), " and ".join(names) if len(names) == 2 else ", ".join(names), texts)
+    ui.ask(("How many buttons are at the bottom?", "How many buttons are in the bottom row?"), str(len(names)), texts)
+    return Panel(Row([Space(), *(b for b, _ in made)], [1, *[None] * len(made)], gap=1.5), pad=(2, 1), square=True)
+
+
+def with_tabs(ui: Screen, content: Element, texts: list[Text], open_tab: int) -> Element:
+    """Tabs at the side of the content or above it."""
+    if ui.wide and ui.r.chance(0.5):
+        side = Column([Panel(t, 60 if i == open_tab else 0, pad=(1, 0.6)) for i, t in enumerate(texts)], gap=0.3)
+        return Row([Panel(side, 20, pad=(0.8, 1), square=True), content], [1, 3], gap=0, top=True, panes=True)
+    strip = Row([Panel(t, 0 if i == open_tab else 40, 110, (1.2, 0.5), square=True) for i, t in enumerate(texts)], gap=0.3)
+    return Column([Panel(strip, 15, pad=(1.5, 0.8), square=True), content], elastic=1)
+
+
+@kind("settings_dialog", 1.2)
+def settings_dialog(d: Document) -> None:
+    ui, r = Screen(d), d.r
+    name, user = f"{v.name_word(r)}{r.pick((' Editor', ' Backup', ' Player', ' Mail', ' Scan', ' Draw', ''))}", v.first_name(r).lower()
+    title = ui.text(r.pick((f"{name} - Settings", f"Preferences - {name}", f"{name} Options", f"Settings - {name}")))
+    ui.ask(("Which program do the settings belong to?", "What is the program called?", "Which program is it?", "The settings of which program are shown?"), name, title)
+    blocks = [*folder_fields(ui, user), *drop_downs(ui), *number_fields(ui), *radio_buttons(ui), check_boxes(ui)]
+    r.shuffle(blocks)
+    tabs, open_tab = tab_texts(ui)
+    foot = bottom_buttons(ui)
     d.absent("Which version of the program is it?", "What is the version number?", f"Who made {name}?")
-    foot = Panel(Row([Space(), *(b for b, _ in made)], [1, *[None] * len(made)], gap=1.5), pad=(2, 1), square=True)
-    content: Element = Panel(Column(blocks, gap=r.pick((1.2, 1.8, 2.4))), pad=(3, 2), square=True)
-    if ui.wide and r.chance(0.5):
-        side = Column([Panel(t, 60 if i == open_tab else 0, pad=(1, 0.6)) for i, t in enumerate(tab_texts)], gap=0.3)
-        body: Element = Row([Panel(side, 20, pad=(0.8, 1), square=True), content], [1, 3], gap=0, top=True, panes=True)
-    else:
-        strip = Row([Panel(t, 0 if i == open_tab else 40, 110, (1.2, 0.5), square=True) for i, t in enumerate(tab_texts)], gap=0.3)
-        body = Column([Panel(strip, 15, pad=(1.5, 0.8), square=True), content], elastic=1)
+    content = Panel(Column(blocks, gap=r.pick((1.2, 1.8, 2.4))), pad=(3, 2), square=True)
+    body = with_tabs(ui, content, tabs, open_tab)
     ui.show(window(ui, title, Column([body, Rule(), foot], elastic=0)))
 
 
