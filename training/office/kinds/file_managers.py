@@ -166,7 +166,7 @@ def compare_files(ui: Screen, files: list[Item], texts: list[Texts], view: View)
 
 def ask_about_endings(ui: Screen, names: list[str], every: list[Text]) -> None:
     ends = [name.rpartition(".")[2] for name in names]
-    for end in set(ends):
+    for end in dict.fromkeys(ends):
         if ends.count(end) == 1:
             ui.ask((f"What is the {end} file called?", f"What is the name of the .{end} file?", f"Which file ends in .{end}?", f"Which one is the {end} file?"), names[ends.index(end)], every)
         else:
