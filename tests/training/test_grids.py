@@ -208,3 +208,17 @@ def test_a_rota_answers_what_its_table_says(train_assets):
                 assert cells.count(name) == int(ask.answer), (seed, name)
                 checked += 1
     assert checked > 60
+
+
+def test_a_tariff_of_bare_prices_may_say_their_currency(train_assets):
+    """Above the table, where it is asked for; where every price has its sign, neither."""
+    from training.office.registry import kinds
+    from training.office.values import CURRENCIES
+
+    found = []
+    for seed in range(60):
+        d = document(seed)
+        kinds()["tariff"][0](d)
+        found += [ask.answer for ask in d.asks if "What is the currency?" in ask.questions]
+    assert 8 < len(found) < 52 and len(set(found)) > 3
+    assert set(found) <= set(CURRENCIES)
