@@ -223,8 +223,14 @@ def test_the_address_sanitizer_sees(sanitized):
     assert done.returncode and "heap-buffer-overflow" in done.stderr, done.stderr[-2000:]
 
 
-def test_the_kernel_under_sanitizers(sanitized):
-    chosen = "every_codec or small_pages or head_dims or room or threads or no_parts"
+@pytest.mark.parametrize(
+    ("tests", "chosen"),
+    [
+        ("test_attention_cpu.py", "every_codec or small_pages or head_dims or room or threads or no_parts"),
+        ("test_pages_native.py", "test"),
+    ],
+)
+def test_the_kernels_under_sanitizers(sanitized, tests, chosen):
     command = [
         sys.executable,
         "-m",
@@ -234,7 +240,7 @@ def test_the_kernel_under_sanitizers(sanitized):
         "no:cacheprovider",
         "-k",
         chosen,
-        "tests/kernels/test_attention_cpu.py",
+        f"tests/kernels/{tests}",
     ]
     done = subprocess.run(command, env=sanitized, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]

@@ -13,6 +13,7 @@ from kvmm.codecs import EncodeContext, Site, build_codec
 from kvmm.kernels.hadamard import triton as rotation
 from kvmm.kernels.quantize import DensePages, triton_statistics
 from kvmm.kernels.quantize import triton as kernels
+from kvmm.kernels.quantize.native import NativePages, compiled
 from kvmm.kernels.quantize.tiles import TilePages
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
@@ -60,7 +61,8 @@ def calibration(heads: int, dim: int) -> Calibration:
 @pytest.mark.parametrize("side", ["key", "value"])
 @pytest.mark.parametrize("kv", [*SPECS, "calibrated", "calibrated, outliers"], ids=str)
 def test_codecs(kv, side, monkeypatch):
-    """An encode, and a second one behind it, through tiles and through float32 pages: alike, and decoded alike."""
+    """An encode, and a second one behind it, through tiles, through float32 pages and through those of the C library:
+    alike, and decoded alike."""
     site = Site()
     if isinstance(kv, str):
         kv, site = spec("rd", 2, outliers=2 * ("outliers" in kv)), Site(0, IMAGE, calibration(2, 64))
@@ -69,14 +71,18 @@ def test_codecs(kv, side, monkeypatch):
     keys = vectors(170, 64, torch.bfloat16, seed=2)
     moment = torch.eye(64, device=DEVICE).expand(2, 2, 64, 64)
     stores = []
-    for cut in (DensePages.cut, TilePages):
+    for cut in (DensePages.cut, TilePages, *([NativePages.cut] if DEVICE.type == "cpu" and compiled() else [])):
         for module in ("affine", "oscar", "kitty", "quarot", "rotatekv", "ott", "rd.codec", "rd.clipped", "turboquant"):
             monkeypatch.setattr(f"kvmm.codecs.{module}.cut_pages", cut, raising=False)
         store = PageStore(build_codec(kv, side, site), 64)
         store.append(x, valid, moment, keys if side == "value" else None)
         store.append(later)
         stores.append(store)
-    dense, tiled = stores
+    for other in stores[1:]:
+        _check_alike(other, stores[0], x, later)
+
+
+def _check_alike(tiled: PageStore, dense: PageStore, x: torch.Tensor, later: torch.Tensor) -> None:
     assert tiled.packed.tensors.keys() == dense.packed.tensors.keys()
     fitted = "transform" in dense.packed.tensors  # eigenvectors: alike only as far as what they decode to
     for name, expected in dense.packed.tensors.items():
@@ -93,7 +99,7 @@ def test_codecs(kv, side, monkeypatch):
         assert torch.equal(tiled.page_group, dense.page_group)
     exact = torch.cat([paged.float() for paged in (x, later)], 2)
     errors = []
-    for store in stores:
+    for store in (dense, tiled):
         decoded = store.decode()
         decoded = torch.cat((decoded[:, :, :170], decoded[:, :, 192 : 192 + 70]), 2)  # three pages, and two
         errors.append(float((decoded - exact).square().mean()))

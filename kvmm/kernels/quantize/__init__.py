@@ -1,4 +1,4 @@
-"""Affine quantisation and the packing of codes into pages: Triton on a GPU, torch elsewhere."""
+"""Affine quantisation and the packing of codes into pages: Triton on a GPU, C and torch elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kvmm.kernels.quantize import reference
 from kvmm.kernels.quantize.books import ScalarBook
 from kvmm.kernels.quantize.dense import DensePages, paged, slot_weight
 from kvmm.kernels.quantize.groups import TokenGroups
+from kvmm.kernels.quantize.native import NativePages, compiled
 from kvmm.kernels.quantize.reference import (
     BITS,
     GAUSSIAN_HALF_STEP,
@@ -85,4 +86,4 @@ def cut_pages(x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None
         from kvmm.kernels.quantize.tiles import TilePages
 
         return TilePages(x, page_size, valid)
-    return DensePages.cut(x, page_size, valid)
+    return (NativePages if x.device.type == "cpu" and compiled() else DensePages).cut(x, page_size, valid)

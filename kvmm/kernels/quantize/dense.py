@@ -27,10 +27,12 @@ def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
 
     A copy instead of zeros keeps the fill out of minima and maxima.
     """
-    missing = -x.shape[2] % page_size
-    if missing:
-        x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)
-    return x.float().unflatten(2, (-1, page_size))
+    batch, heads, tokens, dim = x.shape
+    # one copy, where joining and converting are two
+    filled = x.new_empty(batch, heads, tokens + -tokens % page_size, dim, dtype=torch.float32)
+    filled[:, :, :tokens] = x
+    filled[:, :, tokens:] = x[:, :, -1:]
+    return filled.unflatten(2, (-1, page_size))
 
 
 SAMPLED = 8192  # tokens of a long span, at least, that its statistics are taken of
@@ -80,14 +82,14 @@ class DensePages:
         every = sampled_pages(self.shape[2], self.page_size)
         if every == 1:
             return self
-        twin = DensePages(self.values[:, :, ::every], None if self.weight is None else self.weight[:, :, ::every])
+        twin = type(self)(self.values[:, :, ::every], None if self.weight is None else self.weight[:, :, ::every])
         twin.every = every
         return twin
 
     # -- what is coded ----------------------------------------------------------------------------------------------
 
     def _with(self, values: torch.Tensor) -> DensePages:
-        return DensePages(values, self.weight)
+        return type(self)(values, self.weight)
 
     def rotate(self) -> DensePages:
         """Every vector times the orthonormal Hadamard matrix."""
@@ -97,8 +99,9 @@ class DensePages:
         """Every vector times ``matrix`` float32 ``[B or 1, H or 1, D, D]``; ``cache`` keeps what
         kernels derive from it for later calls."""
         turned = matrix.transpose(-1, -2)
-        # as one product where one matrix serves all: torch copies a matrix for each product of a batch
-        return self._with(self.values @ (turned[0, 0] if turned.shape[:2] == (1, 1) else turned.unsqueeze(2)))
+        # a product a head, or one where one matrix serves all: torch copies a matrix for each product of a batch
+        tokens = self.values.flatten(2, 3) @ (turned[0, 0] if turned.shape[:2] == (1, 1) else turned)
+        return self._with(tokens.unflatten(2, (-1, self.page_size)))
 
     def divide(self, norm: torch.Tensor) -> DensePages:
         """Every vector divided by its factor ``norm`` ``[B, H or 1, P, N]``."""
@@ -221,13 +224,24 @@ class DensePages:
             Scale ``[B, H, G, C]`` of the first ``coded`` channels (all if None) and zero point ``[B, H, G, D]``, within
             the range of ``dtype``.
         """
+        x = groups.merge_pages(self.values)
+        scale, zero_point = (p.squeeze(3) for p in fit_levels(x, self.group_weights(groups), bits))
+        return self.stored_levels(scale, zero_point, dtype, coded)
+
+    def group_weights(self, groups: TokenGroups) -> torch.Tensor | None:
+        """Weights ``[B or 1, 1, G, n, 1]`` of the slots of groups; None if no slot is fill."""
         weight = self.weight
         if weight is None and not groups.whole:
             weight = self.values.new_ones(1, 1, *self.shape[2:4], 1)
-        grouped = None if weight is None else groups.merge_pages(weight)
-        scale, zero_point = fit_levels(groups.merge_pages(self.values), grouped, bits)
+        return None if weight is None else groups.merge_pages(weight)
+
+    @staticmethod
+    def stored_levels(
+        scale: torch.Tensor, zero_point: torch.Tensor, dtype: torch.dtype, coded: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Levels float32 ``[B, H, G, D]`` as :meth:`fit_levels` returns them."""
         limit = torch.finfo(dtype).max
-        scale, zero_point = (p.squeeze(3).clamp(-limit, limit).to(dtype) for p in (scale, zero_point))
+        scale, zero_point = (p.clamp(-limit, limit).to(dtype) for p in (scale, zero_point))
         return scale[..., :coded].contiguous(), zero_point
 
     # -- codes ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ BITS = (1, 2, 4, 8)  # code widths that fill a byte
 # Half the distance between neighbouring levels, in standard deviations, of the best uniform quantiser of a Gaussian.
 GAUSSIAN_HALF_STEP = {0: 0.0, 1: 0.798, 2: 0.498, 3: 0.293, 4: 0.168, 6: 0.052, 8: 0.0154}
 
+REFITS = 2  # rounds of fit_levels
+
 WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))  # bytes and type
 
 
@@ -123,7 +125,7 @@ def affine_codes(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor,
 
 
 def fit_levels(
-    x: torch.Tensor, weight: torch.Tensor | None, bits: torch.Tensor, *, refits: int = 2
+    x: torch.Tensor, weight: torch.Tensor | None, bits: torch.Tensor, *, refits: int = REFITS
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Least-squares scale and zero point a channel: the levels that suit the codes, the codes that suit the levels.
 
