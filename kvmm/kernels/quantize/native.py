@@ -21,7 +21,7 @@ from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.layout import STORED_BITS, PlaneLayout
 from kvmm.kernels.quantize.reference import REFITS, gaussian_steps
 
-SOURCE = build.Source("pages", Path(__file__).with_name("pages.c"))
+SOURCE = build.Source("pages", Path(__file__).with_name("pages.c"), build.vectors_header)
 _MOST_CHANNELS = 256  # that C has room for
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _WEIGHTED = (_POINTER, _POINTER, *[_NUMBER] * 5)  # vectors, their weights, and sizes

@@ -1,70 +1,64 @@
-/* Levels and packed codes of pages on a CPU; dense.py and reference.py define both.
+/* Statistics, levels and packed codes of pages on a CPU; dense.py and reference.py define them.
  *
- * Channels are taken LANES at a time through all tokens: their sums stay in registers, and what torch does in a dozen
- * passes over a span is one. Codes are made as the reference makes them, operation by operation; sums are of float within
- * a run of tokens and of double between runs.
+ * VL channels are taken at a time through all tokens: their sums stay in registers, and what torch does in a dozen passes
+ * over a span is one. Codes are made as the reference makes them, operation by operation; sums are of float within a run
+ * of tokens and of double between runs.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES 16
+enum { F32, F16 }; /* dtypes of vectors.h; everything here is float */
+#include "vectors.h"
+
+#define INLINE static inline __attribute__((always_inline))
 #define RUN 64 /* tokens whose sums are of float */
 #define MAGIC 12582912.0f /* 1.5 * 2^23: added and taken away, it rounds to the nearest even whole number */
 #define SMALLEST 1e-6 /* variance of codes from which on there is something to fit */
+#define MOST_CHANNELS 256
 
 typedef struct {
-    float at[LANES];
-} lanes_t;
+    double at[VL];
+} totals_t;
 
-static inline lanes_t read_lanes(const float *x, int64_t count) {
-    lanes_t found = {{0}};
-    if (count >= LANES)
-        memcpy(found.at, x, sizeof found.at);
-    else
-        memcpy(found.at, x, count * sizeof *x);
-    return found;
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* `width` floats, zeros behind them */
+INLINE vf load_some(const float *x, int64_t width) {
+    if (width == VL) return load(x);
+    vf v = {};
+    memcpy(&v, x, width * sizeof *x);
+    return v;
+}
+
+INLINE void store_some(float *x, vf v, int64_t width) { memcpy(x, &v, width * sizeof *x); }
+
+INLINE void add(totals_t *total, vf v) {
+    float x[VL];
+    store(x, v);
+    for (int i = 0; i < VL; i++) total->at[i] += x[i];
+}
+
+INLINE vf average(totals_t total, double count) {
+    float x[VL];
+    for (int i = 0; i < VL; i++) x[i] = (float)(total.at[i] / count);
+    return load(x);
 }
 
 /* what is not a number has code 0 */
-static inline float code_of(float x, float zero_point, float inverse, float highest) {
-    float code = (x - zero_point) * inverse;
-    code = code > 0.0f ? code : 0.0f;
-    code = code < highest ? code : highest;
+INLINE vf codes_of(vf x, vf zero_point, vf inverse, vf highest) {
+    vf code = (x - zero_point) * inverse;
+    code = (vf)((vi)code & (code > (vf){}));
+    const vi low = code < highest;
+    code = (vf)(((vi)code & low) | ((vi)highest & ~low));
     return (code + MAGIC) - MAGIC;
 }
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Mean of `width` channels from `x` on, and the sum of the squares of what is left without it. */
-static void moments(
-    const float *restrict x, const float *restrict weight, int64_t tokens, int64_t dim, int64_t width, double count,
-    lanes_t *mean_out, double *squares) {
-    double total[LANES] = {0};
-    lanes_t mean;
-    for (int64_t first = 0; first < tokens; first += RUN) {
-        lanes_t sum = {{0}};
-        for (int64_t t = first; t < least(first + RUN, tokens); t++) {
-            const lanes_t v = read_lanes(x + t * dim, width);
-            const float w = weight ? weight[t] : 1.0f;
-            for (int i = 0; i < LANES; i++) sum.at[i] += v.at[i] * w;
-        }
-        for (int i = 0; i < LANES; i++) total[i] += sum.at[i];
-    }
-    for (int i = 0; i < LANES; i++) mean.at[i] = (float)(total[i] / count), squares[i] = 0;
-    for (int64_t first = 0; first < tokens; first += RUN) {
-        lanes_t sum = {{0}};
-        for (int64_t t = first; t < least(first + RUN, tokens); t++) {
-            const lanes_t v = read_lanes(x + t * dim, width);
-            const float w = weight ? weight[t] : 1.0f;
-            for (int i = 0; i < LANES; i++) {
-                const float centred = (v.at[i] - mean.at[i]) * w;
-                sum.at[i] += centred * centred;
-            }
-        }
-        for (int i = 0; i < LANES; i++) squares[i] += sum.at[i];
-    }
-    *mean_out = mean;
+INLINE vf inverse_of(vf scale) {
+    float x[VL];
+    store(x, scale);
+    for (int i = 0; i < VL; i++) x[i] = x[i] == 0.0f ? 0.0f : 1.0f / x[i];
+    return load(x);
 }
 
 /* Tokens that count, at least one. */
@@ -75,44 +69,70 @@ static double weigh(const float *weight, int64_t tokens) {
     return count < 1 ? 1 : count;
 }
 
+/* Mean of `width` channels from `x` on, and their variance about it. */
+INLINE void moments(
+    const float *x, const float *weight, int64_t tokens, int64_t dim, int64_t width, double count, vf *mean,
+    vf *variance) {
+    totals_t total = {{0}}, squares = {{0}};
+    for (int64_t first = 0; first < tokens; first += RUN) {
+        vf sum = {};
+        for (int64_t t = first; t < least(first + RUN, tokens); t++) {
+            const vf v = load_some(x + t * dim, width);
+            sum += weight ? v * weight[t] : v;
+        }
+        add(&total, sum);
+    }
+    *mean = average(total, count);
+    for (int64_t first = 0; first < tokens; first += RUN) {
+        vf sum = {};
+        for (int64_t t = first; t < least(first + RUN, tokens); t++) {
+            const vf v = load_some(x + t * dim, width) - *mean, centred = weight ? v * weight[t] : v;
+            sum += centred * centred;
+        }
+        add(&squares, sum);
+    }
+    *variance = average(squares, count);
+}
+
 /* Scale and zero point of `width` channels from `x` on, by least squares. */
-static void fit_channels(
-    const float *restrict x, const float *restrict weight, int64_t tokens, int64_t dim, int64_t width, double count,
+INLINE void fit_channels(
+    const float *x, const float *weight, int64_t tokens, int64_t dim, int64_t width, double count,
     const float *half_step, const float *highest, int64_t refits, float *scale_out, float *zero_point_out) {
-    const lanes_t top = read_lanes(highest, width), half = read_lanes(half_step, width);
-    double total[LANES];
-    lanes_t mean, scale, zero_point;
-    moments(x, weight, tokens, dim, width, count, &mean, total);
-    for (int i = 0; i < LANES; i++) {
-        scale.at[i] = 2.0f * half.at[i] * __builtin_sqrtf((float)(total[i] / count));
-        zero_point.at[i] = mean.at[i] - scale.at[i] * top.at[i] / 2.0f;
-    }
+    const vf top = load_some(highest, width);
+    vf mean, variance;
+    moments(x, weight, tokens, dim, width, count, &mean, &variance);
+    float deviation[VL], centre[VL], step[VL], zero[VL];
+    store(deviation, variance);
+    store(centre, mean);
+    for (int i = 0; i < VL; i++) deviation[i] = __builtin_sqrtf(deviation[i]);
+    vf scale = 2.0f * load_some(half_step, width) * load(deviation), zero_point = mean - scale * top / 2.0f;
     for (int64_t round = 0; round < refits; round++) {
-        double codes[LANES] = {0}, squares[LANES] = {0}, products[LANES] = {0};
-        lanes_t inverse;
-        for (int i = 0; i < LANES; i++) inverse.at[i] = scale.at[i] == 0.0f ? 0.0f : 1.0f / scale.at[i];
+        totals_t codes = {{0}}, squares = {{0}}, products = {{0}};
+        const vf inverse = inverse_of(scale);
         for (int64_t first = 0; first < tokens; first += RUN) {
-            lanes_t c = {{0}}, s = {{0}}, p = {{0}};
+            vf c = {}, s = {}, p = {};
             for (int64_t t = first; t < least(first + RUN, tokens); t++) {
-                const lanes_t v = read_lanes(x + t * dim, width);
-                const float w = weight ? weight[t] : 1.0f;
-                for (int i = 0; i < LANES; i++) {
-                    const float code = code_of(v.at[i], zero_point.at[i], inverse.at[i], top.at[i]), own = code * w;
-                    c.at[i] += own;
-                    s.at[i] += own * code;
-                    p.at[i] += code * ((v.at[i] - mean.at[i]) * w);
-                }
+                const vf v = load_some(x + t * dim, width), code = codes_of(v, zero_point, inverse, top);
+                const vf own = weight ? code * weight[t] : code;
+                c += own;
+                s += own * code;
+                p += own * (v - mean);
             }
-            for (int i = 0; i < LANES; i++) codes[i] += c.at[i], squares[i] += s.at[i], products[i] += p.at[i];
+            add(&codes, c);
+            add(&squares, s);
+            add(&products, p);
         }
-        for (int i = 0; i < LANES; i++) {
-            const double code_mean = codes[i] / count, variance = squares[i] / count - code_mean * code_mean;
-            if (variance > SMALLEST) scale.at[i] = (float)(products[i] / count / variance);
-            zero_point.at[i] = (float)(mean.at[i] - scale.at[i] * code_mean);
+        store(step, scale);
+        for (int i = 0; i < VL; i++) {
+            const double code_mean = codes.at[i] / count, spread = squares.at[i] / count - code_mean * code_mean;
+            if (spread > SMALLEST) step[i] = (float)(products.at[i] / count / spread);
+            zero[i] = (float)(centre[i] - step[i] * code_mean);
         }
+        scale = load(step);
+        zero_point = load(zero);
     }
-    memcpy(scale_out, scale.at, width * sizeof(float));
-    memcpy(zero_point_out, zero_point.at, width * sizeof(float));
+    store_some(scale_out, scale, width);
+    store_some(zero_point_out, zero_point, width);
 }
 
 /* Of every vector v of [tokens][dim] the weights of its tokens, or NULL if every token counts. For [B, H, G] vectors
@@ -128,10 +148,17 @@ void kvmm_fit_levels(
     for (int64_t v = 0; v < vectors; v++) {
         const float *own = weight_of(weight, v, repeats, groups, tokens);
         const double count = weigh(own, tokens);
-        for (int64_t at = 0; at < dim; at += LANES)
-            fit_channels(
-                x + v * tokens * dim + at, own, tokens, dim, least(LANES, dim - at), count, half_step + at,
-                highest + at, refits, scale + v * dim + at, zero_point + v * dim + at);
+        for (int64_t at = 0; at < dim; at += VL) {
+            const float *from = x + v * tokens * dim + at, *half = half_step + at, *top = highest + at;
+            float *s = scale + v * dim + at, *z = zero_point + v * dim + at;
+            /* apart, as a compiler makes better loops of what it knows */
+            if (dim - at >= VL && !own)
+                fit_channels(from, NULL, tokens, dim, VL, count, half, top, refits, s, z);
+            else if (dim - at >= VL)
+                fit_channels(from, own, tokens, dim, VL, count, half, top, refits, s, z);
+            else
+                fit_channels(from, own, tokens, dim, dim - at, count, half, top, refits, s, z);
+        }
     }
 }
 
@@ -142,39 +169,44 @@ void kvmm_moments(
     for (int64_t v = 0; v < vectors; v++) {
         const float *own = weight_of(weight, v, repeats, groups, tokens);
         const double count = weigh(own, tokens);
-        for (int64_t at = 0; at < dim; at += LANES) {
-            const int64_t width = least(LANES, dim - at);
-            lanes_t centre;
-            double squares[LANES];
-            moments(x + v * tokens * dim + at, own, tokens, dim, width, count, &centre, squares);
-            memcpy(mean + v * dim + at, centre.at, width * sizeof(float));
-            for (int64_t i = 0; i < width; i++) variance[v * dim + at + i] = (float)(squares[i] / count);
+        for (int64_t at = 0; at < dim; at += VL) {
+            const int64_t width = least(VL, dim - at);
+            const float *from = x + v * tokens * dim + at;
+            vf centre, square;
+            if (width == VL && !own)
+                moments(from, NULL, tokens, dim, VL, count, &centre, &square);
+            else
+                moments(from, own, tokens, dim, width, count, &centre, &square);
+            store_some(mean + v * dim + at, centre, width);
+            store_some(variance + v * dim + at, square, width);
         }
     }
 }
 
+INLINE vf square_beyond(vf x, vf mean, vf reach) {
+    const vf apart = x - mean, over = (vf)((vi)apart & 0x7fffffff) - reach;
+    const vf some = (vf)((vi)over & (over > (vf){}));
+    return some * some;
+}
+
 /* excess [vectors][tokens]: the squares by which channels are further than reach [vectors][dim] from their means */
 void kvmm_token_excess(
-    const float *restrict x, const float *restrict mean, const float *restrict reach, int64_t vectors, int64_t tokens,
-    int64_t dim, float *restrict excess) {
-    for (int64_t v = 0; v < vectors; v++)
+    const float *x, const float *mean, const float *reach, int64_t vectors, int64_t tokens, int64_t dim,
+    float *excess) {
+    for (int64_t v = 0; v < vectors; v++) {
+        const float *m = mean + v * dim, *r = reach + v * dim;
         for (int64_t t = 0; t < tokens; t++) {
             const float *own = x + (v * tokens + t) * dim;
-            lanes_t sum = {{0}};
-            for (int64_t at = 0; at < dim; at += LANES) {
-                const int64_t width = least(LANES, dim - at);
-                const lanes_t a = read_lanes(own + at, width), m = read_lanes(mean + v * dim + at, width);
-                const lanes_t r = read_lanes(reach + v * dim + at, width);
-                for (int i = 0; i < LANES; i++) {
-                    const float apart = __builtin_fabsf(a.at[i] - m.at[i]) - r.at[i];
-                    const float over = apart > 0.0f ? apart : 0.0f;
-                    sum.at[i] += over * over;
-                }
+            vf total = {};
+            int64_t at = 0;
+            for (; at + VL <= dim; at += VL) total += square_beyond(load(own + at), load(m + at), load(r + at));
+            if (at < dim) {
+                const int64_t rest = dim - at;
+                total += square_beyond(load_some(own + at, rest), load_some(m + at, rest), load_some(r + at, rest));
             }
-            float total = 0;
-            for (int i = 0; i < LANES; i++) total += sum.at[i];
-            excess[v * tokens + t] = total;
+            excess[v * tokens + t] = sum(total);
         }
+    }
 }
 
 /* sums [pages][dim] and counts [pages] of the slots where keep [pages][page_size] is not 0 */
@@ -194,12 +226,27 @@ void kvmm_page_sums(
     }
 }
 
+/* Codes [tokens][count] of the first `count` channels, each read VL at a time; scale ... highest have room for that. */
+static void token_codes(
+    const float *x, int64_t tokens, int64_t dim, int64_t count, const float *zero_point, const float *inverse,
+    const float *highest, uint8_t *restrict codes) {
+    for (int64_t at = 0; at < count; at += VL) {
+        const int64_t width = least(VL, count - at), there = least(VL, dim - at);
+        const vf zero = load(zero_point + at), inv = load(inverse + at), top = load(highest + at);
+        for (int64_t t = 0; t < tokens; t++) {
+            const vf v = there == VL ? load(x + t * dim + at) : load_some(x + t * dim + at, there);
+            const vb found = __builtin_convertvector(__builtin_convertvector(codes_of(v, zero, inv, top), vi), vb);
+            memcpy(codes + t * count + at, &found, width);
+        }
+    }
+}
+
 /* One byte a row and channel: `rows` rows of a page, whose codes lie 8 / bits * rows apart. */
 static void pack(
     const uint8_t *codes, int64_t stride, int64_t rows, int64_t first, int64_t count, int bits, int shift, uint8_t *out,
     int64_t row_step, int64_t lane_step) {
     const int mask = (1 << bits) - 1;
-    uint8_t row[256];
+    uint8_t row[MOST_CHANNELS];
     for (int64_t j = 0; j < rows; j++) {
         memset(row, 0, count);
         for (int s = 0; s < 8 / bits; s++) {
@@ -213,7 +260,7 @@ static void pack(
     }
 }
 
-/* Bit planes of channels with a number of bits each, at most 256 of them.
+/* Bit planes of channels with a number of bits each, at most MOST_CHANNELS of them.
  *
  * x [vectors][pages][page_size][dim]; scale and zero_point [vectors][coded]; in plane p of two bits there are the first
  * two_bit[p] channels, in the plane of one bit those from one_first to coded. The planes of a page, [rows][lanes] or
@@ -223,19 +270,16 @@ int kvmm_plane_codes(
     int64_t page_size, int64_t dim, int64_t coded, const int64_t *two_bit, int64_t one_first, int64_t transposed,
     uint8_t *two, int64_t two_lanes, uint8_t *one, int64_t one_lanes) {
     uint8_t *codes = malloc(page_size * coded + 1);
-    float inverse[256];
+    float inverse[MOST_CHANNELS + VL] = {0}, zero[MOST_CHANNELS + VL] = {0}, top[MOST_CHANNELS + VL] = {0};
     if (!codes) return 1;
+    memcpy(top, highest, coded * sizeof *top);
     for (int64_t v = 0; v < vectors; v++) {
-        const float *steps = scale + v * coded, *zero = zero_point + v * coded;
-        for (int64_t c = 0; c < coded; c++) inverse[c] = steps[c] == 0.0f ? 0.0f : 1.0f / steps[c];
-        for (int64_t p = 0; p < pages; p++) {
-            const int64_t page = v * pages + p;
-            const float *from = x + page * page_size * dim;
-            for (int64_t t = 0; t < page_size; t++)
-                for (int64_t c = 0; c < coded; c++)
-                    codes[t * coded + c] = (uint8_t)(int32_t)code_of(from[t * dim + c], zero[c], inverse[c], highest[c]);
+        memcpy(zero, zero_point + v * coded, coded * sizeof *zero);
+        for (int64_t c = 0; c < coded; c++) inverse[c] = scale[v * coded + c] == 0.0f ? 0.0f : 1.0f / scale[v * coded + c];
+        for (int64_t page = v * pages; page < (v + 1) * pages; page++) {
             const int64_t rows2 = page_size / 4, rows1 = page_size / 8;
             int64_t lane = 0;
+            token_codes(x + page * page_size * dim, page_size, dim, coded, zero, inverse, top, codes);
             for (int plane = 0; plane < 4 && two; lane += two_bit[plane++])
                 pack(
                     codes, coded, rows2, 0, two_bit[plane], 2, 2 * plane,
