@@ -215,7 +215,7 @@ def on_terminal(*arguments: object) -> tuple[str, str, int]:
 def test_ask_says_on_stderr_what_it_does(folder):
     out, shown, code = on_terminal("ask", "--image", folder / "invoice.png", "What is the total?")
     assert code == 0 and out.startswith("$42.50\n")
-    places = [shown.find(step) for step in ("Reading the files", "Loading the embedded model", "Reading 1 page")]
+    places = [shown.find(step) for step in ("Reading the files", "Loading the default model", "Reading 1 page")]
     assert -1 < places[0] < places[1] < places[2]
     assert "$42.50" not in shown and "Reading" not in out and "\x1b" not in out
 
@@ -233,12 +233,12 @@ def test_long_commands_say_how_far_they_are(tmp_path):
     options = ("--policy", "kivi4", "--audio", memo, "--seeds", 0, "--max-new-tokens", 3)
     out, shown, code = on_terminal("drift", *options)
     assert code == 0 and "Logit drift" in out and "Measuring" not in out
-    assert -1 < shown.find("Loading the embedded model") < shown.find("Measuring kivi4") < shown.find("1 of 2")
+    assert -1 < shown.find("Loading the default model") < shown.find("Measuring kivi4") < shown.find("1 of 2")
     out, shown, code = on_terminal(
         "eval", "docvqa", "--data", "mini", "--policies", "bf16", "--limit", 1, "--out", tmp_path
     )
     assert code == 0 and "docvqa, tiny-omni" in out and "Loading" not in out
-    assert -1 < shown.find("Loading the embedded model") < shown.find("docvqa: 1 question") < shown.rfind("docvqa")
+    assert -1 < shown.find("Loading the default model") < shown.find("docvqa: 1 question") < shown.rfind("docvqa")
     out, shown, code = on_terminal("report", tmp_path)
     assert code == 0 and "report.html" in out and "Reading the results" in shown
 

@@ -127,7 +127,7 @@ def command(
         question = _after(text or (), question)
         media = _load(image or (), pdf or (), audio or ())
         media += _load_videos(video or (), fps, max_frames)
-        steps.say(f"Loading {model or 'the embedded model'}")
+        steps.say(f"Loading {model or 'the default model'}")
         loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
         talks = _conversations(model, loading, policy, overrides, compare, speculative)
         if compare:

@@ -59,7 +59,7 @@ def command(
         raise KVMMError(f"--data {data}: no such file.")
 
     with Steps(quiet) as steps:
-        steps.say(f"Loading {model or 'the embedded model'}")
+        steps.say(f"Loading {model or 'the default model'}")
         # Importing torch takes seconds: help and usage errors come before it.
         from kvmm.analysis.drift.prompts import shortened
         from kvmm.calibration.fit import calibrate

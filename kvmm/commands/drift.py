@@ -157,7 +157,7 @@ def measure(
         chosen = resolve_policies(policies, transformers_caches=False)
         media, words = given.load(), given.read_text()
         asked = None if tools is None else read_tools(tools)
-        steps.say(f"Loading {model or 'the embedded model'}")
+        steps.say(f"Loading {model or 'the default model'}")
         quiet_transformers()
         network, processor = load_model(model, device=device, dtype=dtype, fuse_values=fuse_values)
         prompts, source = _prompts(network, processor, given, media, words, prefill, forced)

@@ -105,7 +105,7 @@ def command(
     if engine == "local" and (address is not None or workers is not None):
         raise KVMMError("--address and --workers belong to a Ray cluster: add --engine ray, or leave them out.")
     with Steps(quiet or os.environ.get("RANK", "0") != "0") as steps:
-        steps.say(f"Loading {model or 'the embedded model'}")
+        steps.say(f"Loading {model or 'the default model'}")
         # Importing torch takes seconds: help and usage errors come before it.
         from kvmm.eval.run import launch
 

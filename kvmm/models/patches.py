@@ -14,20 +14,6 @@ class PatchProjection(nn.Conv3d):
     Parameters and their names stay as they are.
     """
 
-    @classmethod
-    def of(cls, convolution: nn.Conv3d) -> PatchProjection:
-        """The same with the parameters of ``convolution``, not copies of them."""
-        made = cls(
-            convolution.in_channels,
-            convolution.out_channels,
-            convolution.kernel_size,
-            convolution.stride,
-            bias=convolution.bias is not None,
-            device="meta",
-        )
-        made.weight, made.bias = convolution.weight, convolution.bias
-        return made.train(convolution.training)
-
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         """``[N, C, t, p, p]`` -> ``[N, out_channels, 1, 1, 1]``; whatever is larger than the kernel is convolved."""
         if patches.shape[2:] != self.kernel_size:
@@ -36,14 +22,14 @@ class PatchProjection(nn.Conv3d):
 
 
 def multiply_patches(model: nn.Module) -> int:
-    """Replace the convolutions of a model that see one patch each by :class:`PatchProjection`; returns how many."""
-    replaced = 0
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Conv3d and _sees_one_patch(child):
-                setattr(parent, name, PatchProjection.of(child))
-                replaced += 1
-    return replaced
+    """Make the convolutions of a model that see one patch each :class:`PatchProjection`; returns how many.
+
+    The modules stay the same objects: hooks, such as those that bring offloaded weights, stay with them.
+    """
+    found = [module for module in model.modules() if type(module) is nn.Conv3d and _sees_one_patch(module)]
+    for module in found:
+        module.__class__ = PatchProjection
+    return len(found)
 
 
 def _sees_one_patch(convolution: nn.Conv3d) -> bool:

@@ -19,13 +19,19 @@ WITH_PATCHES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_omni"]
 def test_the_product_is_the_convolution(bias):
     convolution = nn.Conv3d(3, 32, (2, 14, 14), (2, 14, 14), bias=bias)
     patches = torch.randn(5, 3, 2, 14, 14, requires_grad=True)
-    product = PatchProjection.of(convolution)
-    assert product.weight is convolution.weight and product.state_dict().keys() == convolution.state_dict().keys()
-    assert torch.allclose(product(patches), convolution(patches), atol=1e-5)
-    product(patches).sum().backward()
-    assert convolution.weight.grad is not None and patches.grad is not None
     large = torch.randn(2, 3, 4, 28, 42)
-    assert torch.equal(product(large), convolution(large))
+    names, expected, expected_large = convolution.state_dict().keys(), convolution(patches), convolution(large)
+    model = nn.Sequential(convolution)
+    seen = []
+    convolution.register_forward_hook(lambda *_: seen.append("hook"))
+    assert multiply_patches(model) == 1 and multiply_patches(model) == 0
+    (product,) = model
+    assert type(product) is PatchProjection and product.state_dict().keys() == names
+    found = product(patches)
+    assert torch.allclose(found, expected, atol=1e-5) and seen == ["hook"]
+    found.sum().backward()
+    assert product.weight.grad is not None and patches.grad is not None
+    assert torch.equal(product(large), expected_large)
 
 
 @pytest.mark.parametrize(
