@@ -9,6 +9,7 @@
     examples.txt                  short English sentences and phrases, one a line
     common.txt                    words of these in lower case, the most frequent first
     words.txt                     lower-case English words of 3-11 letters
+    names/*.txt                   names of people and towns, professions; where the package Faker is installed
     espeak/                       libespeak-ng, its two libraries and the English part of its data
     flite/                        libflite, its English and four voices made from recordings
     LICENSES.md                   every package taken from, with its licences
@@ -34,6 +35,7 @@ from pathlib import Path
 
 from PIL import ImageFont
 
+from training.asset_names import available, collect_names
 from training.asset_packages import (
     EXAMPLES,
     FREQUENCIES,
@@ -295,7 +297,7 @@ def write_licences(out: Path, rows: list[str], root: Path) -> None:
     rows.append(f"| libespeak-ng1, espeak-ng-data | espeak/ | {licences('libespeak-ng1', Path('/'))} |")
     rows.append(f"| libsonic0 | espeak/libsonic.so.0 | {licences('libsonic0', Path('/'))} |")
     head = "# What this folder was made from\n\nFonts are reduced to the characters of pages, otherwise unchanged.\n\n"
-    out.write_text(head + "| Debian package | taken | licences |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n")
+    out.write_text(head + "| Package | taken | licences |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n")
 
 
 def unpack(debs: Path, packages: Iterable[str], folder: Path) -> None:
@@ -313,8 +315,8 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         debs: downloaded packages, for what is not installed and for the families of ``training.asset_packages``.
 
     Returns:
-        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``examples``,
-        ``common``, ``voices``, ``bytes``.
+        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``names``, ``paragraphs``,
+        ``examples``, ``common``, ``voices``, ``bytes``.
 
     Raises:
         FileNotFoundError: a Debian package named in ``LICENSES.md`` is neither installed nor in ``debs``.
@@ -340,9 +342,13 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
                 rows += more
         (out / "fonts" / "latin.txt").write_text("\n".join(sorted(set(complete))) + "\n", encoding="utf-8")
         words = collect_words(out / "words.txt", root)
+        listed = 0
+        if available():
+            listed = collect_names(out / "names", _UNWANTED)
+            rows.append("| Faker (PyPI) | names/ | MIT |")
         write_licences(out / "LICENSES.md", rows, root)
     counts = {f"{s}_fonts": len(list((out / "fonts" / s).glob("*.?tf"))) for s in ("train", "held", "hand")}
-    counts |= {"words": words, "paragraphs": 0, "examples": 0, "common": 0, "voices": 0}
+    counts |= {"words": words, "names": listed, "paragraphs": 0, "examples": 0, "common": 0, "voices": 0}
     if debs is not None:
         counts["paragraphs"] = collect_prose(out / "prose.txt", debs)
         counts["examples"] = collect_examples(out / "examples.txt", debs, _UNWANTED)

@@ -34,11 +34,11 @@ TITLES = ("Dr. ", "Prof. ", "Ms ", "Mr ", "Mrs ", "")
 
 
 def first_name(r: Rng) -> str:
-    return r.pick(FIRST) if r.chance(0.25) else v.first_name(r)
+    return r.pick((*FIRST, *v.names("first_names", plain=False))) if r.chance(0.25) else v.first_name(r)
 
 
 def last_name(r: Rng) -> str:
-    return r.pick(LAST) if r.chance(0.25) else v.last_name(r)
+    return r.pick((*LAST, *v.names("last_names", plain=False))) if r.chance(0.25) else v.last_name(r)
 
 
 def person(r: Rng) -> str:
@@ -56,7 +56,7 @@ def people(r: Rng, count: int) -> list[str]:
 
 
 def town(r: Rng) -> str:
-    return r.pick(TOWNS) if r.chance(0.3) else v.city(r)
+    return r.pick((*TOWNS, *v.names("towns", plain=False))) if r.chance(0.3) else v.city(r)
 
 
 def distinct(r: Rng, make, count: int) -> list[str]:

@@ -128,12 +128,37 @@ def name_word(r: Rng) -> str:
     return word(r).capitalize()
 
 
+@lru_cache(None)
+def names(kind: str, plain: bool = True) -> tuple[str, ...]:
+    """Names of many countries from the assets folder, ``plain`` ones in ASCII or the others; none where it has none.
+
+    ``kind`` is ``first_names``, ``last_names``, ``towns`` or ``jobs`` (:mod:`training.asset_names`).
+    """
+    path = assets_dir() / "names" / f"{kind}.txt"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return tuple(line for line in lines if line.isascii() == plain)
+
+
+def _name(r: Rng, common: Sequence[str], share: float, kind: str) -> str:
+    """One of ``common`` in ``share`` of the cases, else a capitalised word; where there are names of many countries,
+    these in half of either."""
+    roll, many = r.random(), names(kind)
+    if many and share / 2 <= roll < (1 + share) / 2:
+        return r.pick(many)
+    return r.pick(common) if roll < share else name_word(r)
+
+
 def first_name(r: Rng) -> str:
-    return r.pick(FIRST_NAMES) if r.chance(0.8) else name_word(r)
+    return _name(r, FIRST_NAMES, 0.8, "first_names")
 
 
 def last_name(r: Rng) -> str:
-    return r.pick(LAST_NAMES) if r.chance(0.7) else name_word(r)
+    return _name(r, LAST_NAMES, 0.7, "last_names")
+
+
+def jobs() -> tuple[str, ...]:
+    """Professions, more where the assets folder has a list."""
+    return (*JOBS, *names("jobs"))
 
 
 def person(r: Rng) -> str:
@@ -144,7 +169,7 @@ def person(r: Rng) -> str:
 
 
 def city(r: Rng) -> str:
-    return r.pick(CITIES) if r.chance(0.75) else name_word(r)
+    return _name(r, CITIES, 0.75, "towns")
 
 
 def country(r: Rng) -> str:

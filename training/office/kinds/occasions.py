@@ -125,7 +125,7 @@ def certificate(d: Document) -> None:
 @kind("business_card", 2.0)
 def business_card(d: Document) -> None:
     r = d.r
-    name, firm, job = person(r), v.company(r), f"{r.pick(('Senior ', 'Head of ', 'Junior ', '', ''))}{r.pick((*v.JOBS, *v.DEPARTMENTS))}"
+    name, firm, job = person(r), v.company(r), f"{r.pick(('Senior ', 'Head of ', 'Junior ', '', ''))}{r.pick((*v.jobs(), *v.DEPARTMENTS))}"
     phone, mail, web, street, city = v.phone(r), v.email(r), v.website(r), v.street(r), town(r)
     align, rows = r.pick("llcr"), [(name, 1), (job, 2), (firm, 2)]
     if r.chance(0.4):

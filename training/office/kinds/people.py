@@ -49,7 +49,7 @@ def cv(d: Document) -> None:
 def _work(d: Document, year: int) -> int:
     r = d.r
     d.heading(r.pick(("Experience", "Employment", "Work experience", "Professional background")), level=2)
-    n, firms, jobs, parts, spans = r.randint(2, 4), [], r.sample(v.JOBS, 4), [], []
+    n, firms, jobs, parts, spans = r.randint(2, 4), [], r.sample(v.jobs(), 4), [], []
     for i in range(n):
         firm, start = v.company(r), year - r.randint(1, 6)
         end = "today" if i == 0 and r.chance(0.5) else str(year)
