@@ -212,8 +212,8 @@ for _policy in (
     ),
     _uniform(
         "small",
-        "The fewest bits that still answer: rd at 1 bit and outlier tokens, or oscar2 for a model without a "
-        "calibration file.",
+        "Answers about pages and recordings in the fewest bits: rd at 1 bit and outlier tokens, or oscar2 for a model "
+        "without a calibration file. Calibrated on prose, a language model finds 3 of 45 numbers in long texts.",
         _kv("rd", 1, None, outliers=_OUTLIERS),
         uncalibrated="oscar2",
     ),
