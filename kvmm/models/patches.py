@@ -24,7 +24,8 @@ class PatchProjection(nn.Conv3d):
 def multiply_patches(model: nn.Module) -> int:
     """Make the convolutions of a model that see one patch each :class:`PatchProjection`; returns how many.
 
-    The modules stay the same objects: hooks, such as those that bring offloaded weights, stay with them.
+    The modules stay the same objects, with their hooks. Where a hook has put a function of its own in place of
+    ``forward``, as those do that bring offloaded weights, it goes on convolving.
     """
     found = [module for module in model.modules() if type(module) is nn.Conv3d and _sees_one_patch(module)]
     for module in found:

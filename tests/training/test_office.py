@@ -73,8 +73,9 @@ def test_contents_do_not_depend_on_the_order_of_sets():
             [sys.executable, "-c", CONTENTS],
             env=os.environ | {"PYTHONHASHSEED": key, "PYTHONPATH": str(ROOT)},
             check=True,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
+            timeout=300,
         ).stdout.split("\n")
         for key in ("1", "2")
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Sequence
 
 from training.pages import values as v
 from training.pages.values import Rng
@@ -33,12 +34,19 @@ MONTHS_SHORT = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 TITLES = ("Dr. ", "Prof. ", "Ms ", "Mr ", "Mrs ", "")
 
 
+def _accented(r: Rng, known: Sequence[str], kind: str) -> str:
+    """One of ``known`` names or, where the assets folder has them, of those of many countries that are not ASCII."""
+    many = v.names(kind, plain=False)
+    n = int(r.random() * (len(known) + len(many)))
+    return known[n] if n < len(known) else many[n - len(known)]
+
+
 def first_name(r: Rng) -> str:
-    return r.pick((*FIRST, *v.names("first_names", plain=False))) if r.chance(0.25) else v.first_name(r)
+    return _accented(r, FIRST, "first_names") if r.chance(0.25) else v.first_name(r)
 
 
 def last_name(r: Rng) -> str:
-    return r.pick((*LAST, *v.names("last_names", plain=False))) if r.chance(0.25) else v.last_name(r)
+    return _accented(r, LAST, "last_names") if r.chance(0.25) else v.last_name(r)
 
 
 def person(r: Rng) -> str:
@@ -56,7 +64,7 @@ def people(r: Rng, count: int) -> list[str]:
 
 
 def town(r: Rng) -> str:
-    return r.pick((*TOWNS, *v.names("towns", plain=False))) if r.chance(0.3) else v.city(r)
+    return _accented(r, TOWNS, "towns") if r.chance(0.3) else v.city(r)
 
 
 def distinct(r: Rng, make, count: int) -> list[str]:
