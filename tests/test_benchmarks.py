@@ -16,6 +16,7 @@ from PIL import Image
 from benchmarks import importance, kitty_throughput
 from benchmarks.decode_profile import phases
 from benchmarks.timing import Timing
+from kvmm.kernels.quantize import compiled
 from tests.models import checkpoints
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,6 +58,8 @@ def test_packing(run):
     assert report["pages"] == 4 and report["tokens"] > 1000 and report["reading_seconds"] > 0
     assert set(report["results"]) == {"rd2", "kivi2"}
     assert all(row["seconds"] > 0 for row in report["results"].values())
+    if compiled():
+        assert report["results"]["rd2"]["torch_ratio"] > 0
 
 
 @pytest.fixture

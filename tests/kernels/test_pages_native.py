@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kvmm.kernels.quantize import DensePages, cut_pages
 from kvmm.kernels.quantize import dense as dense_pages
@@ -151,3 +152,51 @@ def test_without_a_compiler(monkeypatch):
     assert isinstance(cut_pages(x, 32), NativePages)
     monkeypatch.setattr(native_pages, "library", lambda: None)
     assert type(cut_pages(x, 32)) is DensePages
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_changes_nothing(default):
+    dense, native = both(vectors(100, 64), 32)
+    bits = torch.tensor([2] * 40 + [1] * (20 if default == torch.float64 else 19))  # that nothing has been kept of
+    groups, bits = dense.groups(None), torch.cat((bits, bits.new_zeros(64 - len(bits))))
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        found = native.fit_levels(bits, groups)
+    finally:
+        torch.set_default_dtype(usual)
+    for own, expected in zip(found, dense.fit_levels(bits, groups), strict=True):
+        close(own, expected, 1e-5)
+
+
+def test_what_c_cannot_read_is_left_to_torch():
+    """Other dtypes, as autocasting makes them, tensors without memory, and those that are differentiated."""
+    x = vectors(70, 64)
+    matrix = torch.eye(64).expand(1, 3, 64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        pages = cut_pages(x, 32).transform(matrix)
+    assert type(pages) is DensePages and pages.values.dtype == torch.bfloat16
+    assert all(found.isfinite().all() for found in pages.moments())
+    assert type(NativePages.cut(x, 32)._with(torch.zeros(2, 3, 3, 32, 64, dtype=torch.float64))) is DensePages
+    with FakeTensorMode():
+        fake = cut_pages(torch.zeros(1, 1, 40, 64), 32)
+        assert type(fake) is DensePages and fake.moments()[0].shape == (1, 1, 64)
+    pages = cut_pages(x.float().requires_grad_(), 32)
+    assert type(pages) is DensePages and pages.moments()[1].requires_grad
+
+
+def test_shapes_are_those_that_torch_takes():
+    """What broadcasts does, what does not is refused before C would read what is not there."""
+    dense, native = both(vectors(70, 64), 32)
+    keep = torch.rand(1, 1, 3, 32) > 0.3
+    for found, expected in zip(native.page_sums(keep), dense.page_sums(keep.expand(2, 3, 3, 32)), strict=True):
+        close(found, expected)
+    close(native.page_sums(keep.float())[0], dense.page_sums(keep.expand(2, 3, 3, 32))[0])
+    with pytest.raises(RuntimeError):
+        native.fit_levels(torch.full((32,), 2), native.groups(None))
+    with pytest.raises(RuntimeError):
+        native.page_sums(keep[:, :, :2])
+    three = NativePages(native.values, torch.ones(3, 1, 3, 32, 1))
+    for statistics in (three.moments, lambda: three.fit_levels(bits_of(64), three.groups(None))):
+        with pytest.raises(RuntimeError):
+            statistics()

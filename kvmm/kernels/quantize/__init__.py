@@ -10,7 +10,7 @@ from kvmm.kernels.quantize import reference
 from kvmm.kernels.quantize.books import ScalarBook
 from kvmm.kernels.quantize.dense import DensePages, paged, slot_weight
 from kvmm.kernels.quantize.groups import TokenGroups
-from kvmm.kernels.quantize.native import NativePages, compiled
+from kvmm.kernels.quantize.native import NativePages, compiled, readable
 from kvmm.kernels.quantize.reference import (
     BITS,
     GAUSSIAN_HALF_STEP,
@@ -86,4 +86,4 @@ def cut_pages(x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None
         from kvmm.kernels.quantize.tiles import TilePages
 
         return TilePages(x, page_size, valid)
-    return (NativePages if x.device.type == "cpu" and compiled() else DensePages).cut(x, page_size, valid)
+    return (NativePages if readable(x) and compiled() else DensePages).cut(x, page_size, valid)

@@ -28,6 +28,8 @@ def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
     A copy instead of zeros keeps the fill out of minima and maxima.
     """
     batch, heads, tokens, dim = x.shape
+    if x.dtype == torch.float32 and tokens % page_size == 0:
+        return x.unflatten(2, (-1, page_size))
     # one copy, where joining and converting are two
     filled = x.new_empty(batch, heads, tokens + -tokens % page_size, dim, dtype=torch.float32)
     filled[:, :, :tokens] = x
@@ -82,14 +84,19 @@ class DensePages:
         every = sampled_pages(self.shape[2], self.page_size)
         if every == 1:
             return self
-        twin = type(self)(self.values[:, :, ::every], None if self.weight is None else self.weight[:, :, ::every])
+        weight = None if self.weight is None else self.weight[:, :, ::every]
+        twin = self._of(self.values[:, :, ::every], weight)
         twin.every = every
         return twin
 
     # -- what is coded ----------------------------------------------------------------------------------------------
 
+    @classmethod
+    def _of(cls, values: torch.Tensor, weight: torch.Tensor | None) -> DensePages:
+        return cls(values, weight)
+
     def _with(self, values: torch.Tensor) -> DensePages:
-        return type(self)(values, self.weight)
+        return self._of(values, self.weight)
 
     def rotate(self) -> DensePages:
         """Every vector times the orthonormal Hadamard matrix."""

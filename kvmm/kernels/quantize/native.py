@@ -32,6 +32,7 @@ _ARGUMENTS = {
     "page_sums": (_POINTER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER),
     "plane_codes": (*[_POINTER] * 4, *[_NUMBER] * 5, _POINTER, *[_NUMBER] * 2, *[_POINTER, _NUMBER] * 2),
 }
+_READ = torch.float32, torch.bool, torch.uint8, torch.int64
 _lock = threading.Lock()
 
 
@@ -52,9 +53,20 @@ def compiled() -> bool:
     return library() is not None
 
 
+def readable(x: torch.Tensor) -> bool:
+    """Whether there is memory that C can read, and nobody differentiates or traces what is made of it."""
+    plain = type(x) is torch.Tensor and x.device.type == "cpu" and not x.requires_grad
+    return plain and not torch.compiler.is_compiling()
+
+
 def _call(name: str, *arguments: torch.Tensor | int | None) -> Any:
-    """Tensors are handed over as addresses: they must be contiguous, and live until C returns."""
-    values = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments]
+    """Tensors are handed over as addresses and live until C returns."""
+    values = []
+    for x in arguments:
+        if isinstance(x, torch.Tensor):
+            assert x.is_contiguous() and x.dtype in _READ and x.device.type == "cpu"
+            x = x.data_ptr()
+        values.append(x)
     return getattr(library(), f"kvmm_{name}")(*values)
 
 
@@ -63,12 +75,19 @@ def _weighted(x: torch.Tensor, weight: torch.Tensor | None) -> tuple[torch.Tenso
     batch, heads, groups, tokens, dim = x.shape
     vectors = batch * heads * groups
     repeats = vectors if weight is None or weight.shape[0] == 1 else heads * groups
-    weight = None if weight is None else weight.float().contiguous()
+    if weight is not None:
+        own = 1 if weight.shape[0] == 1 else batch
+        weight = weight.float().expand(own, 1, groups, tokens, 1).contiguous()
     return x.contiguous(), weight, vectors, repeats, groups, tokens, dim
 
 
 class NativePages(DensePages):
-    """Pages ``[B, H, P, N, D]`` in float32 on a CPU; see :class:`DensePages` for the methods."""
+    """Pages ``[B, H, P, N, D]`` in float32 on a CPU; see :class:`DensePages` for the methods, and for pages that a step
+    makes of another dtype, as autocasting does."""
+
+    @classmethod
+    def _of(cls, values: torch.Tensor, weight: torch.Tensor | None) -> DensePages:
+        return (cls if values.dtype == torch.float32 and readable(values) else DensePages)(values, weight)
 
     def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         weight = None if self.weight is None else self.weight.flatten(2, 3).unsqueeze(2)
@@ -85,7 +104,8 @@ class NativePages(DensePages):
         return excess
 
     def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x, keep = self.values.contiguous(), keep[:, :, :: self.every].contiguous()
+        x = self.values.contiguous()
+        keep = keep[:, :, :: self.every].bool().expand(x.shape[:4]).contiguous()
         batch, heads, pages, page_size, dim = x.shape
         total, number = x.new_empty(batch, heads, pages, dim), x.new_empty(batch, heads, pages, 1)
         _call("page_sums", x, keep, batch * heads * pages, page_size, dim, total, number)
@@ -99,8 +119,9 @@ class NativePages(DensePages):
         coded: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x = groups.merge_pages(self.values)
-        half_step, highest = gaussian_steps(tuple(bits.tolist()), x.device)
-        scale, zero_point = (x.new_empty(*x.shape[:3], x.shape[-1]) for _ in range(2))
+        dim = x.shape[-1]
+        half_step, highest = (p.expand(dim) for p in gaussian_steps(tuple(bits.tolist()), x.device))
+        scale, zero_point = (x.new_empty(*x.shape[:3], dim) for _ in range(2))
         weighted = _weighted(x, self.group_weights(groups))
         _call("fit_levels", *weighted, half_step, highest, REFITS, scale, zero_point)
         return self.stored_levels(scale, zero_point, dtype, coded)
@@ -114,7 +135,7 @@ class NativePages(DensePages):
         padded_widths: Mapping[str, int] | None = None,
     ) -> dict[str, torch.Tensor]:
         coded, page_size = layout.coded, self.page_size
-        if not coded or coded > _MOST_CHANNELS or page_size % 8:
+        if not 0 < coded <= min(_MOST_CHANNELS, self.shape[-1]) or page_size % 8:
             return super().plane_codes(scale, zero_point, layout, transposed, padded_widths)
         x, (batch, heads, pages) = self.values.contiguous(), self.shape[:3]
         widths = layout.widths if padded_widths is None else padded_widths

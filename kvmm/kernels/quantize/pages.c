@@ -1,8 +1,8 @@
 /* Statistics, levels and packed codes of pages on a CPU; dense.py and reference.py define them.
  *
  * VL channels are taken at a time through all tokens: their sums stay in registers, and what torch does in a dozen passes
- * over a span is one. Codes are made as the reference makes them, operation by operation; sums are of float within a run
- * of tokens and of double between runs.
+ * over a span is one. Codes of given levels are bit by bit those of the reference; sums are of float within a run of
+ * tokens and of double between runs.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -25,8 +25,8 @@ WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))  # bytes and type
 @lru_cache(maxsize=512)
 def gaussian_steps(bits: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Half steps of unit Gaussians and highest codes of channels, float32 ``[D]``; do not modify, they are shared."""
-    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], device=device)
-    return half, torch.tensor([2.0**b - 1 for b in bits], device=device)
+    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], dtype=torch.float32, device=device)
+    return half, torch.tensor([2.0**b - 1 for b in bits], dtype=torch.float32, device=device)
 
 
 @lru_cache(maxsize=64)
