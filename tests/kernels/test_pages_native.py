@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kvmm.kernels.quantize import DensePages, cut_pages
+from kvmm.kernels.quantize import DensePages, ScalarBook, cut_pages
 from kvmm.kernels.quantize import dense as dense_pages
 from kvmm.kernels.quantize import native as native_pages
 from kvmm.kernels.quantize.layout import PlaneLayout
@@ -97,6 +97,30 @@ def test_plane_codes(tokens, dim, page_size, transposed):
             assert found.keys() == expected.keys() == {"codes", "codes_1bit"}
             for name, codes in expected.items():
                 assert found[name].dtype == torch.uint8 and torch.equal(found[name], codes), name
+
+
+BOOKS = [
+    ScalarBook(((80, (-0.1, 0.0, 0.1)),), 2),
+    ScalarBook(((80, (0.02,)),), 1),
+    ScalarBook(((24, (-0.2, -0.15, -0.1, 0.0, 0.05, 0.1, 0.2)), (56, (-0.1, 0.0, 0.1))), 2, 1, 24),
+    ScalarBook(((33, tuple(n / 40 - 0.2 for n in range(15))), (47, (-0.1, 0.0, 0.1))), 2, 2, 33, True),
+    ScalarBook(((80, tuple(n / 40 - 0.2 for n in range(15))),), 4),
+    ScalarBook(((80, tuple(n / 400 - 0.2 for n in range(255))),), 8),
+]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("book", BOOKS)
+def test_book_codes(book, transposed):
+    """Bit by bit; of vectors of zeros, too, and of more borders than are compared one by one."""
+    x = vectors(150, 80)
+    x[0, 1, 7] = 0
+    for dtype in (torch.float16, torch.float32):
+        expected, found = (pages.book_codes(book, dtype, transposed) for pages in both(x, 32))
+        assert (found[1] is None) == (expected[1] is None) == (book.high_bits == 0)
+        for own, other in zip((*found[2], *found[:2]), (*expected[2], *expected[:2]), strict=True):
+            assert own is other is None or (own.dtype == other.dtype and torch.equal(own, other))
+    assert len(torch.unique(found[0])) > 2
 
 
 @pytest.mark.parametrize("bits", [[2] * 64, [1] * 64, [0] * 64, [8] * 8 + [0] * 56])

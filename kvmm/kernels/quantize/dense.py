@@ -339,8 +339,7 @@ class DensePages:
             the packed planes ``[B, H, P, N * bits / 8, channels]`` of the low bits and of the high bits (or None), for
             ``transposed`` ``[B, H, P, channels, N * bits / 8]``, and ``[B, H, P, N]`` in ``dtype`` for each length.
         """
-        limit = torch.finfo(dtype).max
-        lengths = [vector_norm(self.values[..., part], "l2").clamp_max(limit).to(dtype) for part in book.parts]
+        lengths = self.lengths(book, dtype)
         codes = torch.empty(self.values.mT.shape if transposed else self.shape, dtype=torch.uint8, device=self.device)
         channels, tokens = (-2, -1) if transposed else (-1, -2)
         start = 0
@@ -356,6 +355,11 @@ class DensePages:
             return low, None, lengths
         high = codes.narrow(channels, 0, book.high_channels) >> book.low_bits
         return low, pack_planes(high, book.high_bits, tokens), lengths
+
+    def lengths(self, book: ScalarBook, dtype: torch.dtype) -> list[torch.Tensor]:
+        """Each length of a vector ``[B, H, P, N]``, at most what ``dtype`` holds."""
+        limit = torch.finfo(dtype).max
+        return [vector_norm(self.values[..., part], "l2").clamp_max(limit).to(dtype) for part in book.parts]
 
     def parts(self) -> Iterator[DensePages]:
         """Runs of dense pages, for what needs them."""

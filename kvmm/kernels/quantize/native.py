@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kvmm.kernels import build
+from kvmm.kernels.quantize.books import ScalarBook, borders_on
 from kvmm.kernels.quantize.dense import DensePages
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.layout import STORED_BITS, PlaneLayout
@@ -23,6 +24,7 @@ from kvmm.kernels.quantize.reference import REFITS, gaussian_steps
 
 SOURCE = build.Source("pages", Path(__file__).with_name("pages.c"), build.vectors_header)
 _MOST_CHANNELS = 256  # that C has room for
+_MOST_BORDERS = 31  # that a coordinate is compared with one by one
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _WEIGHTED = (_POINTER, _POINTER, *[_NUMBER] * 5)  # vectors, their weights, and sizes
 _ARGUMENTS = {
@@ -30,9 +32,11 @@ _ARGUMENTS = {
     "moments": (*_WEIGHTED, _POINTER, _POINTER),
     "token_excess": (*[_POINTER] * 3, *[_NUMBER] * 3, _POINTER),
     "page_sums": (_POINTER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER),
+    "book_codes": (*[_POINTER] * 2, *[_NUMBER] * 4, *[_POINTER] * 4, *[_NUMBER] * 4, *[_POINTER] * 2),
     "plane_codes": (*[_POINTER] * 4, *[_NUMBER] * 5, _POINTER, *[_NUMBER] * 2, *[_POINTER, _NUMBER] * 2),
 }
 _READ = torch.float32, torch.bool, torch.uint8, torch.int64
+_NO_MEMORY = "no memory for the codes of a page"
 _lock = threading.Lock()
 
 
@@ -44,7 +48,7 @@ def library() -> Any:
     if found is not None:
         for name, types in _ARGUMENTS.items():
             function = getattr(found, f"kvmm_{name}")
-            function.argtypes, function.restype = types, ctypes.c_int if name == "plane_codes" else None
+            function.argtypes, function.restype = types, ctypes.c_int if name.endswith("_codes") else None
     return found
 
 
@@ -153,8 +157,33 @@ class NativePages(DensePages):
         out = [value for name in STORED_BITS for value in (planes.get(name), widths.get(name, 0))]
         first = layout.one_bit.start
         if _call("plane_codes", x, *levels, highest, *sizes, two_bit, first, int(transposed), *out):
-            raise MemoryError("no memory for the codes of a page")
+            raise MemoryError(_NO_MEMORY)
         return planes
+
+    def book_codes(
+        self, book: ScalarBook, dtype: torch.dtype, transposed: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]]:
+        batch, heads, pages, page_size, dim = self.shape
+        channels, borders = zip(*book.runs, strict=True)
+        if max(map(len, borders)) > _MOST_BORDERS or page_size % 8 or dim > _MOST_CHANNELS or sum(channels) != dim:
+            return super().book_codes(book, dtype, transposed)
+        lengths = self.lengths(book, dtype)
+        inverse = torch.stack([torch.where(length == 0, 0.0, 1 / length.float()) for length in lengths])
+
+        def plane(bits: int, lanes: int) -> torch.Tensor:
+            page = (page_size * bits // 8, lanes)
+            return torch.empty(batch, heads, pages, *(page[::-1] if transposed else page), dtype=torch.uint8)
+
+        low = plane(book.low_bits, dim)
+        high = plane(book.high_bits, book.high_channels) if book.high_bits else None
+        length_of = [number if book.split else 0 for number in range(len(channels))]
+        runs = torch.tensor([channels, length_of, [*map(len, borders)]])
+        levels = borders_on(tuple(border for run in borders for border in run), self.device)
+        sizes = batch * heads * pages, page_size, dim, len(channels)
+        bits = book.low_bits, book.high_bits, book.high_channels, int(transposed)
+        if _call("book_codes", self.values.contiguous(), inverse, *sizes, *runs, levels, *bits, low, high):
+            raise MemoryError(_NO_MEMORY)
+        return low, high, lengths
 
 
 __all__ = ["SOURCE", "NativePages", "compiled", "library"]

@@ -260,6 +260,57 @@ static void pack(
     }
 }
 
+/* Where the bytes of one plane of a page lie: [rows][lanes] or [lanes][rows] if `transposed`. */
+INLINE void pack_page(
+    const uint8_t *codes, int64_t stride, int64_t page_size, int64_t first, int64_t count, int bits, int shift,
+    int transposed, int64_t lanes, int64_t lane, uint8_t *out) {
+    const int64_t rows = page_size * bits / 8;
+    pack(
+        codes, stride, rows, first, count, bits, shift, out + lane * (transposed ? rows : 1), transposed ? 1 : lanes,
+        transposed ? rows : 1);
+}
+
+/* Codes of coordinates of unit vectors: the number of borders below each, in bit planes.
+ *
+ * x [pages][page_size][dim] and inverse [lengths][pages][page_size]; of each of the `runs` of neighbouring channels their
+ * number, which of the inverses they are multiplied by, and how many of the ascending `borders`, one after the other,
+ * are theirs. low [pages] planes of all channels, high [pages] of the bits above them of the first high_channels. Returns
+ * 0, or 1 without memory. */
+int kvmm_book_codes(
+    const float *x, const float *inverse, int64_t pages, int64_t page_size, int64_t dim, int64_t runs,
+    const int64_t *channels, const int64_t *length_of, const int64_t *borders_of, const float *borders, int64_t low_bits,
+    int64_t high_bits, int64_t high_channels, int64_t transposed, uint8_t *low, uint8_t *high) {
+    uint8_t *codes = malloc(page_size * dim + 1);
+    if (!codes) return 1;
+    for (int64_t page = 0; page < pages; page++) {
+        for (int64_t t = 0; t < page_size; t++) {
+            const float *own = x + (page * page_size + t) * dim, *levels = borders;
+            uint8_t *to = codes + t * dim;
+            for (int64_t r = 0; r < runs; levels += borders_of[r++]) {
+                const float factor = inverse[(length_of[r] * pages + page) * page_size + t];
+                for (int64_t at = 0; at < channels[r]; at += VL) {
+                    const int64_t width = least(VL, channels[r] - at);
+                    const vf v = load_some(own + at, width) * factor;
+                    vi count = {};
+                    for (int64_t k = 0; k < borders_of[r]; k++) count -= v > broadcast(levels[k]);
+                    const vb found = __builtin_convertvector(count, vb);
+                    memcpy(to + at, &found, width);
+                }
+                own += channels[r];
+                to += channels[r];
+            }
+        }
+        const int64_t row = page_size / 8;
+        pack_page(codes, dim, page_size, 0, dim, low_bits, 0, transposed, dim, 0, low + page * row * low_bits * dim);
+        if (high)
+            pack_page(
+                codes, dim, page_size, 0, high_channels, high_bits, low_bits, transposed, high_channels, 0,
+                high + page * row * high_bits * high_channels);
+    }
+    free(codes);
+    return 0;
+}
+
 /* Bit planes of channels with a number of bits each, at most MOST_CHANNELS of them.
  *
  * x [vectors][pages][page_size][dim]; scale and zero_point [vectors][coded]; in plane p of two bits there are the first
@@ -277,18 +328,17 @@ int kvmm_plane_codes(
         memcpy(zero, zero_point + v * coded, coded * sizeof *zero);
         for (int64_t c = 0; c < coded; c++) inverse[c] = scale[v * coded + c] == 0.0f ? 0.0f : 1.0f / scale[v * coded + c];
         for (int64_t page = v * pages; page < (v + 1) * pages; page++) {
-            const int64_t rows2 = page_size / 4, rows1 = page_size / 8;
+            const int64_t row = page_size / 8;
             int64_t lane = 0;
             token_codes(x + page * page_size * dim, page_size, dim, coded, zero, inverse, top, codes);
             for (int plane = 0; plane < 4 && two; lane += two_bit[plane++])
-                pack(
-                    codes, coded, rows2, 0, two_bit[plane], 2, 2 * plane,
-                    two + page * rows2 * two_lanes + lane * (transposed ? rows2 : 1), transposed ? 1 : two_lanes,
-                    transposed ? rows2 : 1);
+                pack_page(
+                    codes, coded, page_size, 0, two_bit[plane], 2, 2 * plane, transposed, two_lanes, lane,
+                    two + page * row * 2 * two_lanes);
             if (one)
-                pack(
-                    codes, coded, rows1, one_first, coded - one_first, 1, 0, one + page * rows1 * one_lanes,
-                    transposed ? 1 : one_lanes, transposed ? rows1 : 1);
+                pack_page(
+                    codes, coded, page_size, one_first, coded - one_first, 1, 0, transposed, one_lanes, 0,
+                    one + page * row * one_lanes);
         }
     }
     free(codes);
