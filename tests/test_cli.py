@@ -88,7 +88,7 @@ def test_ask_streams_the_answer_then_the_memory_table(folder):
     assert result.returncode == 0, result.stderr
     answer, _, table = result.stdout.partition("\n")
     assert answer == "$42.50"
-    for word in ("balanced", "text", "image", "total", "tokens/s", "first token after"):
+    for word in ("balanced", "text", "image", "total", "tokens/s", "first token after", "s later"):
         assert word in table
     words = re.search(r"packed: (\S+) bits per value, whole cache: (\S+) bits", " ".join(table.split()))
     assert 1 < float(words[1]) < float(words[2]) < 8
@@ -114,7 +114,7 @@ def test_json_is_one_object_and_nothing_else(folder):
     (line,) = result.stdout.splitlines()
     out = json.loads(line)
     assert out["policy"] == "small" and out["answer"] == "$42.50" == out["full_precision"]["answer"]
-    assert out["tokens_per_second"] > 0 and out["tokens"] > 1
+    assert out["tokens_per_second"] > 0 and out["tokens"] > 1 and out["first_step_seconds"] > 0
     assert out["identical"] is True and out["first_difference"] is None and result.stderr == ""
     small, full = out["memory"], out["full_precision"]["memory"]
     assert 0 < small["nbytes"] < full["nbytes"] and small["nbytes_dense"] == full["nbytes_dense"]

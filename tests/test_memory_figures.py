@@ -79,6 +79,7 @@ def test_all_surfaces_show_the_same_figures(loaded, page, policy, monkeypatch, c
     panel = stats_html(progress)
     assert sentence in panel and f">{ratio_text(report.ratio)}<" in panel
     assert f'data-stat="bits">{report.bits_per_value:.2f}<' in panel
+    assert f"the next, with packing, {progress.first_step:.2f} s later<" in panel
     assert f"packed {report.packed_bits_per_value:.2f}<" in panel
     note = memory_note(progress)["content"][0]["text"]
     assert sentence[1:] in note and f"| {PACKED} | {WHOLE} |" in note
@@ -169,6 +170,7 @@ def test_a_short_question_is_said_in_words(loaded, policy, new_tokens):
     assert ratio_text(report.ratio) == "1.0×" and report.bits_per_value == pytest.approx(16, abs=0.05)
     panel = stats_html(progress)
     assert words in panel and "1.0×" in panel and "0.4×" not in panel and "nothing packed yet</small>" in panel
+    assert "with packing" not in panel
 
 
 def test_where_most_tokens_are_exact_both_are_counted():

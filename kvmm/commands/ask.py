@@ -308,6 +308,7 @@ def _as_dict(
             "tokens": final.tokens,
             "tokens_per_second": final.tokens_per_second,
             "ttft_seconds": final.ttft,
+            "first_step_seconds": final.first_step,
             "seconds": final.seconds,
             **({} if final.confidence is None else {"confidence": final.confidence.to_dict()}),
             **({} if final.nearest_text is None else {"nearest_text": final.nearest_text}),
@@ -356,7 +357,7 @@ def _show_one(name: str, final: Progress) -> None:
 
     rate = f"{final.tokens_per_second:.1f} tokens/s" if final.tokens_per_second else f"{final.tokens} token"
     ttft = f"first token after {final.ttft:.2f} s" if final.ttft is not None else "no token"
-    caption = f"{rate}, {ttft}"
+    caption = f"{rate}, {ttft}" + (f", the next {final.first_step:.2f} s later" if final.first_step is not None else "")
     if (drafts := final.speculation) is not None:
         caption += f"\n{drafts.accepted} of {drafts.drafted} drafted tokens were right, {drafts.calls} steps"
     title = f"KV cache, {name}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +21,18 @@ class Progress:
     """How far an answer has come.
 
     ``text`` is the whole answer so far; ``tokens`` how many were generated; ``seconds`` the time since the question;
-    ``ttft`` the time to the first token, in seconds, None before it; ``tokens_per_second`` the rate after the first
-    token, 0.0 until there are two. ``memory`` is None while the cache is empty, and for "dynamic", which is not
-    measured. ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far
-    the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
-    conversation records them. ``choices`` has the log-probabilities of ``token_ids`` where they were asked for.
-    ``usage`` and ``logprobs`` are what a server told of the answer, where one gave it (``logprobs``: its tokens, each
-    a :class:`kvmm.serve.protocol.TokenLogprob`, None if it was not asked for them); ``speculation`` is what drafts took
-    and gave.
-    ``confidence`` says at the end how sure the model is of a greedy answer, where it has a calibrated file for that,
-    and whether the text layer of PDF pages has the answer's numbers and names; ``nearest_text`` is at the end the
-    passage of that text which an answer without them misses by a few characters, if there is one
-    (:meth:`kvmm.models.text_layer.TextLayer.nearest`).
+    ``ttft`` the time to the first token, in seconds, None before it; ``first_step`` the seconds of the step behind it,
+    which also packs what was read, None until it is done; ``tokens_per_second`` the rate of the steps after that one,
+    of that one where there are no others, 0.0 until there are two tokens. ``memory`` is None while the cache is empty,
+    and for "dynamic", which is not measured. ``token_ids`` are all generated tokens, the one that ends the answer
+    included. ``reading`` says how far the prompt has been read, None once there is a token. ``key_norms`` are those of
+    all tokens so far, where the conversation records them. ``choices`` has the log-probabilities of ``token_ids`` where
+    they were asked for. ``usage`` and ``logprobs`` are what a server told of the answer, where one gave it
+    (``logprobs``: its tokens, each a :class:`kvmm.serve.protocol.TokenLogprob`, None if it was not asked for them);
+    ``speculation`` is what drafts took and gave. ``confidence`` says at the end how sure the model is of a greedy
+    answer, where it has a calibrated file for that, and whether the text layer of PDF pages has the answer's numbers
+    and names; ``nearest_text`` is at the end the passage of that text which an answer without them misses by a few
+    characters, if there is one (:meth:`kvmm.models.text_layer.TextLayer.nearest`).
     """
 
     text: str
@@ -50,6 +52,26 @@ class Progress:
     speculation: Speculation | None = None
     confidence: Confidence | None = None
     nearest_text: str | None = None
+    first_step: float | None = None
+
+
+def step_times(times: Sequence[float]) -> tuple[float | None, float]:
+    """The seconds of the first step behind the first token, and the rate of tokens of the steps after it.
+
+    Args:
+        times: of the tokens, ascending; those of one step, as drafts give them, have one time.
+
+    Returns:
+        ``first_step`` and ``tokens_per_second`` of :class:`Progress`.
+    """
+    first = bisect_right(times, times[0]) if times else 0
+    if first == len(times):
+        return None, 0.0
+    seconds = times[first] - times[0]
+    rest = bisect_right(times, times[first])
+    if rest == len(times):
+        return seconds, (rest - first) / seconds
+    return seconds, (len(times) - rest) / (times[-1] - times[first])
 
 
 def progress_of(
@@ -71,7 +93,7 @@ def progress_of(
         done, stopped: whether this is the last one, and whether the answer was stopped.
     """
     times, tokenizer = worker.times, getattr(processor, "tokenizer", processor)
-    spread = times[-1] - times[0] if len(times) > 1 else 0.0
+    first_step, rate = step_times(times)
     text = tokenizer.decode(worker.tokens, skip_special_tokens=True)
     text = cut_at_stop(text, worker.stop_texts)[0]
     if not done:
@@ -85,7 +107,7 @@ def progress_of(
         tokens=len(worker.tokens),
         seconds=time.perf_counter() - begin,
         ttft=times[0] - begin if times else None,
-        tokens_per_second=(len(times) - 1) / spread if spread > 0 else 0.0,
+        tokens_per_second=rate,
         memory=worker.memory,
         done=done,
         stopped=stopped,
@@ -96,7 +118,8 @@ def progress_of(
         speculation=worker.speculation,
         confidence=None if confidence is None else confidence.checked(text, layer),
         nearest_text=layer.nearest(text) if finished and layer is not None else None,
+        first_step=first_step,
     )
 
 
-__all__ = ["Progress", "progress_of"]
+__all__ = ["Progress", "progress_of", "step_times"]

@@ -141,6 +141,7 @@ def _result(progress: Progress) -> dict[str, Any]:
         "tokens": progress.tokens,
         "tokens_per_second": progress.tokens_per_second,
         "ttft": progress.ttft,
+        "first_step": progress.first_step,
         **({} if progress.confidence is None else {"confidence": progress.confidence.to_dict()}),
         **({} if progress.nearest_text is None else {"nearest_text": progress.nearest_text}),
         **({} if progress.usage is None else {"usage": asdict(progress.usage)}),
@@ -168,7 +169,8 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str, *,
 
         Returns:
             answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
-            tokens_per_second, ttft (seconds to the first token) and, where the model says how sure it is, confidence
+            tokens_per_second, ttft (seconds to the first token), first_step (seconds to the next one, for which what
+            was read is packed; the rate is that of later steps) and, where the model says how sure it is, confidence
             (probability, unsure, and supported: whether the text of PDF pages has the answer's numbers and names).
             nearest_text is the passage of that text which an answer without them misses by a few characters.
         """
@@ -185,9 +187,9 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str, *,
             model: name of one of the app's models.
 
         Returns:
-            full_precision and kvmm, each with answer, memory, tokens, tokens_per_second and ttft; identical; and for
-            answers that differ first_difference: token and word (their numbers, from 1), full_precision and kvmm (the
-            texts of that token, empty where an answer ends).
+            full_precision and kvmm, each with answer, memory, tokens, tokens_per_second, ttft and first_step;
+            identical; and for answers that differ first_difference: token and word (their numbers, from 1),
+            full_precision and kvmm (the texts of that token, empty where an answer ends).
         """
         with _answered(visitors, files, question, Settings(model or None, policy, compare=True)) as session:
             difference, last = session.talk.verdict, session.talk.last

@@ -231,6 +231,7 @@ def test_progress_streams_and_measures(omni, invoice):
     assert [progress.done for progress in seen] == [False] * (len(seen) - 1) + [True]
     final = seen[-1]
     assert 0 < final.ttft <= final.seconds and final.tokens_per_second > 0
+    assert 0 < final.first_step < final.seconds - final.ttft
     assert final.memory is talk.memory() and final.memory.nbytes > 0
     assert set(final.memory.by_modality) >= {"text", "image"}
     talk.reset()

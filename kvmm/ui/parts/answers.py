@@ -124,6 +124,9 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
     speed = f"{progress.tokens_per_second:.1f}" if progress.tokens_per_second else waiting
     ttft = waiting if progress.ttft is None else f"{progress.ttft:.2f} s"
     beside = {"speed": "", "ttft": ""}
+    step = ""
+    if progress.first_step is not None and report.packed_tokens:
+        step = f'<small data-stat="first-step">the next, with packing, {progress.first_step:.2f} s later</small>'
     if full is not None:
         beside["speed"] = f"<small>full precision {full.tokens_per_second:.1f}</small>"
         first = "" if full.ttft is None else f"full precision {full.ttft:.2f} s"
@@ -137,7 +140,7 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
   <div class="stat"><span>Bits, whole cache</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong>
     <small data-stat="packed-bits">{packed_bits}</small></div>
   <div class="stat"><span>Tokens per second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
-  <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
+  <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}{step}</div>
   {strip_html(progress.key_norms)}
 </div>"""
 
