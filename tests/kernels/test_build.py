@@ -227,7 +227,7 @@ def test_the_address_sanitizer_sees(sanitized):
     ("tests", "chosen"),
     [
         ("test_attention_cpu.py", "every_codec or small_pages or head_dims or room or threads or no_parts"),
-        ("test_pages_native.py", "test"),
+        ("test_pages_native.py", "not refused"),  # torch's errors end a process with the address sanitizer
     ],
 )
 def test_the_kernels_under_sanitizers(sanitized, tests, chosen):
