@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kvmm.kernels.quantize import DensePages, ScalarBook, cut_pages
+from kvmm.kernels.quantize import DensePages, ScalarBook, cut_pages, fit_levels
 from kvmm.kernels.quantize import dense as dense_pages
 from kvmm.kernels.quantize import native as native_pages
 from kvmm.kernels.quantize.layout import PlaneLayout
@@ -186,11 +186,23 @@ def test_the_default_dtype_changes_nothing(default):
     usual = torch.get_default_dtype()
     torch.set_default_dtype(default)
     try:
-        found = native.fit_levels(bits, groups)
+        found = native.fit_levels(bits, groups), dense.fit_levels(bits, groups)
     finally:
         torch.set_default_dtype(usual)
-    for own, expected in zip(found, dense.fit_levels(bits, groups), strict=True):
-        close(own, expected, 1e-5)
+    exact = DensePages(dense.values.double(), dense.weight.double()).fit_levels(bits, groups, torch.float64)
+    for levels in found:
+        for own, expected in zip(levels, exact, strict=True):
+            close(own, expected.float(), 1e-4)
+
+
+def test_steps_that_were_first_asked_for_in_inference_mode_can_be_differentiated():
+    bits = torch.tensor([2] * 30 + [1] * 34)  # that nothing has been kept of
+    x = torch.randn(50, 64)
+    with torch.inference_mode():
+        fit_levels(x, None, bits)
+    x = x.requires_grad_()
+    fit_levels(x, None, bits)[0].sum().backward()
+    assert bool((x.grad != 0).any()) and bool(x.grad.isfinite().all())
 
 
 def test_what_c_cannot_read_is_left_to_torch():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from kvmm.codecs.base import Packed
-from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP
 from kvmm.kernels.quantize.layout import PlaneLayout
+from kvmm.kernels.quantize.reference import gaussian_steps
 
 
 def gaussian_levels(
@@ -22,10 +22,9 @@ def gaussian_levels(
     Returns:
         scale ``[1, H, 1, C]`` of the channels with codes and zero point ``[1, H, 1, D]``.
     """
-    bits = layout.bits
-    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=deviation.device)
+    half, highest = gaussian_steps(tuple(layout.bits.tolist()), deviation.device)
     scale = 2 * half * deviation
-    zero_point = -scale * (2**bits - 1).to(scale) / 2
+    zero_point = -scale * highest / 2
     scale, zero_point = (p.to(dtype)[None, :, None] for p in (scale, zero_point))
     return scale[..., : layout.coded].contiguous(), zero_point  # kernels want whole rows
 

@@ -25,8 +25,9 @@ WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))  # bytes and type
 @lru_cache(maxsize=512)
 def gaussian_steps(bits: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Half steps of unit Gaussians and highest codes of channels, float32 ``[D]``; do not modify, they are shared."""
-    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], dtype=torch.float32, device=device)
-    return half, torch.tensor([2.0**b - 1 for b in bits], dtype=torch.float32, device=device)
+    with torch.inference_mode(False):  # they outlive the mode, and what is differentiated may save them
+        half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], dtype=torch.float32, device=device)
+        return half, torch.tensor([2.0**b - 1 for b in bits], dtype=torch.float32, device=device)
 
 
 @lru_cache(maxsize=64)
@@ -141,8 +142,7 @@ def fit_levels(
     Returns:
         ``(scale, zero_point)`` float32 ``[..., 1, D]``; the scale is 0 where there are no bits or nothing varies.
     """
-    half_step = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=x.device)
-    levels = (2**bits - 1).to(x)
+    half_step, levels = gaussian_steps(tuple(bits.tolist()), x.device)
     if weight is None:
         count = x.new_full((), x.shape[-2])
         mean = x.mean(-2, keepdim=True)
