@@ -261,8 +261,10 @@ class KVMMCache(ContractMixin):
         To ``torch.compile`` a call like any other: it is not traced.
         """
         if layer_idx == self._first_layer and not self.step.replaying:
-            self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"
+            if self.offloading:  # packing reads the layer that was fetched last, on a stream of its own
+                torch.cuda.current_stream(key_states.device).wait_stream(self.prefetch_stream)
+            self._begin(key_states)
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self.retention is not None and layer_idx == self.packed_layers[-1]:
             self.retention.after_step(self, 1 if self.step.decoding else key_states.shape[2])

@@ -70,18 +70,27 @@ def test_decode_attention_of_outlier_tokens():
     assert f"costs {slower:.0f} microseconds" in " ".join(GPU.split())
 
 
+def test_wide_heads_since_the_cuda_kernel_takes_them():
+    row = results("decode_attention_d256")["1x128k-d256 rd2"]
+    assert f"in {row['us']:.0f} microseconds, {100 * row['floor_share']:.0f} % of the floor" in " ".join(GPU.split())
+
+
 def test_serving_on_a_gpu():
     found, said = results("serve_gpu"), " ".join(text_of("docs/serving.md").split())
     steps, graphs = ([found[f"{kind} {n}"]["per_second"] for n in (1, 16)] for kind in ("steps", "graphs"))
     plain, captured = ([found[f"{kind} {n}"] for n in (1, 16)] for kind in ("answers_plain", "answers"))
+    other = results("serve_gpu_h100")
+    busy_plain, busy = ([other[f"{kind} {n}"] for n in (1, 16)] for kind in ("answers_plain", "answers"))
     assert plain[1]["equal_share"] == captured[1]["equal_share"] == 0 and "none of the 16 answers is" in said
     for text in (
         f"{steps[1]:.0f} tokens per second where one gets {steps[0]:.0f} ({steps[1] / steps[0]:.1f}x)",
         f"{graphs[1]:.0f} tokens per second at 16, {graphs[1] / steps[0]:.1f} times one without graphs",
-        f"slower with them ({graphs[0]:.0f} tokens per second)",
-        f"get {plain[1]['ratio']:.1f} times the requests per second of one client, and with `--graph` "
+        f"one answer alone gets {graphs[0]:.0f}",
+        f"get {plain[1]['ratio']:.1f} times the requests per second of one client there, and with `--graph` "
         f"{captured[1]['ratio']:.1f} times those of one client with it, "
         f"{captured[1]['per_second'] / plain[0]['per_second']:.1f} times those of one without",
+        f"it was {busy_plain[1]['ratio']:.1f}, {busy[1]['ratio']:.1f} and "
+        f"{busy[1]['per_second'] / busy_plain[0]['per_second']:.1f} times",
     ):
         assert text in said
 
