@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 
-from kvmm.models.packed_weights import WIDTHS
-
 
 def base_arguments(parser: argparse.ArgumentParser) -> None:
     """What concerns a pretrained text tower and the few bits it is stored in."""
@@ -43,7 +41,7 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="an --out folder whose text tower teaches instead of the base's, such as one of --only text",
     )
-    add("--round-bits", type=int, choices=WIDTHS, help="train with weights rounded as export --bits stores them")
+    add("--round-step", type=float, help="train with weights rounded as export --step stores them")
     add(
         "--round-minutes",
         type=float,

@@ -4,9 +4,9 @@
     python -m training.chain send --batch 1 --out carried                 # the parts that did not fit the first time
 
 `run` goes on where `--folder` stands: the base is joined from `--parts` if it is not there, the teacher is trained on
-texts, then pieces on pages until the minutes or the schedule are used up. At the end it writes a checkpoint in the bits
-that ship as parts (`training.parts`), answers held-out pages with it if `--evaluate`, and prints a table. `send` copies
-the parts that one transfer takes. Where the machine is another one the next time, carry the parts there: with
+texts, then pieces on pages until the minutes or the schedule are used up. At the end it writes a checkpoint in the
+steps that ship as parts (`training.parts`), answers held-out pages with it if `--evaluate`, and prints a table. `send`
+copies the parts that one transfer takes. Where the machine is another one the next time, carry the parts there: with
 `--parts FOLDER` a checkpoint `omni` among them is joined and trained on, its own text tower being the teacher, after
 `--teacher-minutes` on texts if there are new ones; `--total-minutes` is then the length of a new schedule.
 """
@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.checkpoints import compact, load_weights
+from training.checkpoints import coded_weights, compact, load_weights
 from training.parts import PART_BYTES, join_parts, split_folder
 from training.smollm2.folder import CONFIG, TOKENIZER, read_config
 
@@ -164,7 +164,7 @@ class Session:
         if start == self.text:
             options += ["--elapsed-minutes", "0"]
         options += ["--total-minutes", str(args.total_minutes), "--freeze-minutes", "0.7", "--lr", "1.2e-3"]
-        options += ["--text-lr", "0.15", "--round-bits", str(args.bits), *args.more]
+        options += ["--text-lr", "0.15", "--round-step", str(args.step), *args.more]
         if args.only:
             options += ["--only", *args.only]
         for number in range(1, args.pieces + 1):
@@ -177,11 +177,11 @@ class Session:
                 break
 
     def save(self) -> None:
-        """The checkpoint in the bits that ship, as parts."""
+        """The checkpoint in the steps that ship, as parts."""
         begin = time.perf_counter()
         state = self.omni.with_name("omni-state")
         place = self.folder / "checkpoint"
-        compact(self.omni, place, self.args.bits, state if state.is_dir() else None)
+        compact(self.omni, place, self.args.step, state if state.is_dir() else None)
         manifest = split_folder(place, self.folder / "parts", CHECKPOINT, PART_BYTES)
         parts = json.loads(manifest.read_text())["parts"]
         self.note("checkpoint", begin, parts=len(parts), bytes=sum(part["bytes"] for part in parts))
@@ -193,7 +193,8 @@ class Session:
 
         begin, model, report = time.perf_counter(), self.folder / "model", self.folder / "evaluation.json"
         place = self.folder / "checkpoint"
-        export(load_weights(place), place / TOKENIZER, model, read_config(place), self.args.bits)
+        coded = coded_weights(place, self.args.step)
+        export(load_weights(place), place / TOKENIZER, model, read_config(place), coded)
         seconds = max(self.left - PACKING / 2, 0.2) * 60
         with contextlib.suppress(subprocess.TimeoutExpired):
             if held_out is not None:
@@ -291,7 +292,9 @@ def main() -> None:
     add("--total-minutes", type=float, default=24.0, help="of the schedule on pages, all calls together (default 24)")
     add("--piece-minutes", type=float, default=8.0, help="at most so many a piece (default 8)")
     add("--pieces", type=int, default=99, help="at most so many in this call")
-    add("--bits", type=int, default=6, help="of the checkpoint, and of rounding in the last minutes (default 6)")
+    add(
+        "--step", type=float, default=0.08, help="of stored weights, and of rounding in the last minutes (default 0.08)"
+    )
     add("--evaluate", action="store_true", help="answer held-out pages with the checkpoint at the end")
     add("--evaluation-minutes", type=float, default=1.2, help="kept for that (default 1.2)")
     add("--sets", nargs="+", default=list(HELD_SETS), help="of training.heldout (default: %(default)s)")

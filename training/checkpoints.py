@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from kvmm.models.packed_weights import pack_weights, unpack_weights
+from kvmm.models.coded_weights import CODED
+from kvmm.models.packed_weights import code_weights, pack_weights, unpack_weights
 from training.model_config import AUXILIARY
-from training.rounding import GROUP
 from training.smollm2.folder import CONFIG, EMBEDDINGS, TOKENIZER
 
 CHECKPOINT = "model.safetensors"  # of training.export; its tensors keep their names here
@@ -31,8 +31,8 @@ def split_weights(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tens
     return parts
 
 
-def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a --state or --out folder, float32, or of an exported checkpoint, which lacks the auxiliary heads.
+def stored_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a --state or --out folder, or of an exported checkpoint, packed where they are.
 
     Raises:
         FileNotFoundError: no weights there.
@@ -40,7 +40,22 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     files = sorted(folder.glob("weights-*.safetensors")) or sorted(folder.glob(CHECKPOINT))
     if not files:
         raise FileNotFoundError(f"{folder}: no weights-*.safetensors; name the --out folder of a training run")
-    return unpack_weights({name: t for file in files for name, t in load_file(file).items()})
+    return {name: t for file in files for name, t in load_file(file).items()}
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """:func:`stored_tensors` in float32; those of an exported checkpoint lack the auxiliary heads."""
+    return unpack_weights(stored_tensors(folder))
+
+
+def coded_weights(folder: Path, step: float) -> dict[str, torch.Tensor]:
+    """A folder's tensors in entropy-coded steps of `step`, embeddings and auxiliary heads in finer ones; tensors that
+    are coded already as they are, so that an export of carried weights stores what was measured.
+    """
+    tensors = stored_tensors(folder)
+    if any(name.endswith(CODED) for name in tensors):
+        return tensors
+    return code_weights(unpack_weights(tensors), step, (*EMBEDDINGS, *AUXILIARY))
 
 
 def carried(weights: dict[str, torch.Tensor], packed: bool) -> dict[str, torch.Tensor]:
@@ -52,16 +67,16 @@ def carried(weights: dict[str, torch.Tensor], packed: bool) -> dict[str, torch.T
     return rest | pack_weights(text, bits=8)
 
 
-def compact(source: Path, out: Path, bits: int = 6, state: Path | None = None) -> None:
-    """Writes an --out folder of a run onto a pretrained text tower with all towers in `bits` bits, embeddings and
-    auxiliary heads in 8: the weights that `training.export --bits` stores, for --init, --base and --teacher.
+def compact(source: Path, out: Path, step: float, state: Path | None = None) -> None:
+    """Writes an --out folder of a run onto a pretrained text tower with :func:`coded_weights`, which `training.export`
+    stores, for --init, --base and --teacher.
 
     Args:
         state: the run's --state folder, whose weights are exact, where it is at hand.
     """
-    weights = load_weights(source if state is None else state)
+    weights = coded_weights(source if state is None else state, step)
     with replaced(out) as folder:
-        for i, part in enumerate(split_weights(pack_weights(weights, bits, GROUP, (*EMBEDDINGS, *AUXILIARY)))):
+        for i, part in enumerate(split_weights(weights)):
             save_file(part, folder / f"weights-{i:02d}.safetensors")
         for name in (CONFIG, TOKENIZER, "progress.json"):
             shutil.copy(source / name, folder / name)

@@ -23,11 +23,10 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from kvmm.models.packed_weights import PACKED_FILE, WIDTHS, pack_weights, save_packed
-from training.checkpoints import load_weights
+from kvmm.models.packed_weights import PACKED_FILE, save_packed
+from training.checkpoints import coded_weights, load_weights
 from training.model_config import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
-from training.rounding import GROUP
-from training.smollm2.folder import CONFIG, EMBEDDINGS, TOKENIZER, read_config
+from training.smollm2.folder import CONFIG, TOKENIZER, read_config
 
 MIN_TOKENS = 256  # merged visual tokens of a page
 MAX_BYTES = 39_900_000  # of model.safetensors
@@ -136,15 +135,16 @@ def export(
     tokenizer_file: Path,
     out: Path,
     config: ModelConfig | None = None,
-    bits: int | None = None,
+    coded: dict[str, Tensor] | None = None,
 ) -> None:
     """Writes the checkpoint folder.
 
     Args:
         weights: training weights; the auxiliary heads are left out.
         tokenizer_file: `tokenizer.json`. out: folder, made if needed.
-        config: sizes; the model that ships by default. bits: store matrices in so many bits (embeddings in 8), which
-            `kvmm.load_model` reads and plain `from_pretrained` does not; None stores bf16.
+        config: sizes; the model that ships by default.
+        coded: the weights as they are stored (:func:`training.checkpoints.coded_weights`), which `kvmm.load_model`
+            reads and plain `from_pretrained` does not; None stores bf16.
 
     Raises:
         ValueError: weights or vocabulary do not fit the model, or the file is too large to ship.
@@ -157,14 +157,13 @@ def export(
     model = hf_model({n: t for n, t in weights.items() if not n.startswith(AUXILIARY)}, config, user_token_id=user[0])
     model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0, use_cache=True)
-    if bits is None:
+    if coded is None:
         model.save_pretrained(out)
     else:
         model.config.architectures, model.config.dtype = [type(model).__name__], torch.bfloat16
         model.config.save_pretrained(out)
         model.generation_config.save_pretrained(out)
-        kept = {n: t for n, t in weights.items() if not n.startswith(AUXILIARY)}
-        save_packed(pack_weights(kept, bits, GROUP, EMBEDDINGS), out)
+        save_packed({n: t for n, t in coded.items() if not n.startswith(AUXILIARY)}, out)
     tokenizer.save_pretrained(out)
     pixels = CELL * CELL
     Qwen2VLImageProcessorPil(
@@ -176,8 +175,8 @@ def export(
     audio = WhisperFeatureExtractor(feature_size=config.num_mel_bins, return_attention_mask=True).to_dict()
     settings = audio | json.loads(file.read_text()) | {"processor_class": "Qwen2_5OmniProcessor"}
     file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
-    file = out / ("model.safetensors" if bits is None else PACKED_FILE)
-    size, most = file.stat().st_size, MAX_BYTES if bits is None else MAX_PACKED_BYTES
+    file = out / ("model.safetensors" if coded is None else PACKED_FILE)
+    size, most = file.stat().st_size, MAX_BYTES if coded is None else MAX_PACKED_BYTES
     if size > most:
         raise ValueError(f"{file} has {size} bytes, more than {most}")
 
@@ -191,12 +190,17 @@ def main() -> None:
         "--tokenizer", type=Path, default=Path(__file__).parent / "tokenizer.json", help="tokenizer.json"
     )
     parser.add_argument("--out", type=Path, default=Path("assets/tiny-omni"))
-    parser.add_argument("--bits", type=int, choices=WIDTHS, help="store matrices in so many bits (default: bf16)")
+    parser.add_argument(
+        "--step",
+        type=float,
+        help="store matrices entropy-coded, in steps of this share of a row's root mean square, or as they are coded",
+    )
     args = parser.parse_args()
     config, tokenizer = None, args.tokenizer
     if (args.weights / CONFIG).is_file():  # a run onto a pretrained text tower brings its sizes and vocabulary
         config, tokenizer = read_config(args.weights), args.weights / TOKENIZER
-    export(load_weights(args.weights), tokenizer, args.out, config, args.bits)
+    coded = coded_weights(args.weights, args.step) if args.step else None
+    export(load_weights(args.weights), tokenizer, args.out, config, coded)
     print(f"{args.out}: {sum(f.stat().st_size for f in args.out.iterdir()) / 1e6:.1f} MB")
 
 

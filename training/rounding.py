@@ -2,7 +2,7 @@
 
 The straight-through estimator (Bengio et al., 2013, "Estimating or Propagating Gradients Through Stochastic Neurons",
 section 4): the gradient at the rounded weight is applied to the exact one. Levels are those of
-`kvmm.models.packed_weights`, so the weights that a step sees are the ones that `training.export --bits` would store.
+`kvmm.models.coded_weights`, so the weights that a step sees are the ones that `training.export --step` would store.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from kvmm.models.packed_weights import dequantize, quantize
+from kvmm.models.coded_weights import dequantize_rows, quantize_rows
+from kvmm.models.packed_weights import is_coded
 from training.model_config import AUXILIARY
 from training.smollm2.folder import EMBEDDINGS
 
-GROUP = 64  # values of a row that share a step and a minimum in few bits; rows that it does not divide stay as they are
 
+def rounded(weights: Sequence[Tensor], share: float) -> list[Tensor]:
+    """Weights as they read after coding, float32, in their shapes.
 
-def rounded(weights: Sequence[Tensor], bits: int) -> list[Tensor]:
-    """Weights as they read after packing, float32, in their shapes.
-
-    All groups go through one call: a hundred small matrices one after another take longer than the step itself.
+    All go through one call: a hundred small matrices one after another take longer than the step itself.
 
     Args:
-        weights: tensors of two dimensions or more, rows divisible by GROUP once flattened.
+        weights: tensors of two dimensions or more whose flattened rows are of one length.
+        share: steps of a row's root mean square.
     """
-    grouped = torch.cat([weight.reshape(-1, GROUP) for weight in weights])
-    parts = dequantize(*quantize(grouped, bits, GROUP)).split([weight.numel() // GROUP for weight in weights])
+    rows = torch.cat([weight.flatten(1) for weight in weights])
+    parts = dequantize_rows(*quantize_rows(rows, share)).split([len(weight) for weight in weights])
     return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
 class Rounding:
-    """Weights of a model that are stored in few bits, embeddings in 8."""
+    """Weights of a model that are stored in steps of `share`, embeddings in half of that."""
 
-    def __init__(self, model: nn.Module, bits: int) -> None:
-        self.widths: dict[int, list[nn.Parameter]] = {}
+    def __init__(self, model: nn.Module, share: float) -> None:
+        self.groups: dict[tuple[float, int], list[nn.Parameter]] = {}  # steps and length of a row -> matrices
         for name, p in model.named_parameters():
-            if p.ndim >= 2 and p[0].numel() % GROUP == 0 and not name.startswith(AUXILIARY):
-                width = 8 if any(part in name for part in EMBEDDINGS) else bits
-                self.widths.setdefault(width, []).append(p)
+            if is_coded(p) and not name.startswith(AUXILIARY):
+                own = share / 2 if any(part in name for part in EMBEDDINGS) else share
+                self.groups.setdefault((own, p[0].numel()), []).append(p)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Within it the model has rounded weights; gradients gathered there stay with the exact ones."""
-        parameters = [p for group in self.widths.values() for p in group]
+        parameters = [p for group in self.groups.values() for p in group]
         with torch.no_grad():
             exact = [p.clone() for p in parameters]
-            for bits, group in self.widths.items():
-                torch._foreach_copy_(group, rounded(group, bits))
+            for (share, _), group in self.groups.items():
+                torch._foreach_copy_(group, rounded(group, share))
         try:
             yield
         finally:

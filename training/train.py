@@ -111,7 +111,7 @@ class Trainer:
         self.warm_from, self.warm_steps = 0, args.warmup
         if source is not None:
             self.load(source)
-        self.rounding = Rounding(self.model, args.round_bits) if args.round_bits else None
+        self.rounding = Rounding(self.model, args.round_step) if args.round_step else None
         self.stream = torch.cuda.Stream(self.device) if args.graphs else None
         self.steps = Steps(
             self.model.parameters(), self.backward, cuda_capture(self.stream) if args.graphs else None,

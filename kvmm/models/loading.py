@@ -18,7 +18,7 @@ from kvmm.cache.fuse import fuse_value_rotation
 from kvmm.errors import KVMMError
 from kvmm.models.families import family_of
 from kvmm.models.packaged import PACKAGED, packaged_folder
-from kvmm.models.packed_weights import LOW, PACKED_FILE, SIDE_TENSORS, load_packed
+from kvmm.models.packed_weights import ELEMENTS, LOW, PACKED_FILE, SIDE_TENSORS, load_packed
 from kvmm.models.patches import multiply_patches
 from kvmm.models.processors import load_processor
 
@@ -206,6 +206,8 @@ def _safetensors_elements(path: Path) -> int:
             header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise KVMMError(f"{path} is not a complete safetensors file: copy or download it again.") from error
+    if ELEMENTS in (metadata := header.get("__metadata__", {})):
+        return int(metadata[ELEMENTS])
     total = 0
     for name, entry in header.items():
         if name != "__metadata__" and not (path.name == PACKED_FILE and name.endswith(SIDE_TENSORS)):

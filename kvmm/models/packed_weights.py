@@ -1,13 +1,16 @@
-"""Model weights stored in 4, 5, 6 or 8 bits a value, dequantised when the model is loaded.
+"""Files of model weights in few bits, dequantised when the model is loaded.
 
-A matrix is cut into groups of neighbouring columns; a group has a float16 step and minimum, and its values are levels
-`round((w - minimum) / step)`. The four low bits of two levels share a byte, the remaining bits follow in a plane of
-their own, so that decoding is two shifts and a mask. Vectors (norms, biases) are kept in bfloat16.
+Trained weights are entropy-coded (:mod:`kvmm.models.coded_weights`). Weights that lie on a grid already, as those of a
+GGUF file do, keep 4, 5, 6 or 8 bits a value: a matrix is cut into groups of neighbouring columns, a group has a float16
+step and minimum, and its values are levels `round((w - minimum) / step)`. The four low bits of two levels share a byte,
+the remaining bits follow in a plane of their own, so that decoding is two shifts and a mask. Vectors (norms, biases)
+are kept in bfloat16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -15,13 +18,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kvmm.errors import KVMMError
+from kvmm.models.coded_weights import CODED, CODED_SIDE, COLUMNS, STEPS, code_matrix, decode_matrix
 from kvmm.tensor_file import read_tensor_file
 
 PACKED_FILE = "model.packed.safetensors"
 FORMAT = "kvmm-packed-weights-1"
 WIDTHS = (4, 5, 6, 8)  # bits a value
 LOW, _HIGH, _STEP, _MINIMUM, _SHAPE = ".low", ".high", ".step", ".minimum", ".shape"
-SIDE_TENSORS = (_HIGH, _STEP, _MINIMUM, _SHAPE)  # beside the low bits of a matrix
+SIDE_TENSORS = (_HIGH, _STEP, _MINIMUM, _SHAPE, *CODED_SIDE)  # beside the low bits or the codes of a matrix
+ELEMENTS = "elements"  # of a file's metadata: how many weights it holds
+_LEAST_COLUMNS = 16  # of a matrix that is coded: fewer do not pay for a step
 _SHRINK = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range; outliers are clipped where that lowers the squared error
 _REMEDY = "copy or download it again."
 
@@ -112,35 +118,80 @@ def pack_weights(weights: dict[str, Tensor], bits: int = 5, group: int = 32, wid
     return {name: tensor.contiguous() for name, tensor in out.items()}
 
 
-def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Weights by checkpoint name from the tensors of :func:`pack_weights`.
+def code_weights(weights: dict[str, Tensor], share: float, finer: Iterable[str] = ()) -> dict[str, Tensor]:
+    """Tensors of a packed file whose matrices are entropy-coded.
 
-    Raises:
-        KVMMError: a part of a matrix is missing or has another size.
+    Args:
+        weights: tensors by checkpoint name; those of two dimensions or more are coded, the others stay in bfloat16.
+        share: steps of a row's root mean square (:func:`kvmm.models.coded_weights.quantize_rows`).
+        finer: parts of names of matrices whose steps are half as long, such as embeddings.
     """
     out: dict[str, Tensor] = {}
-    for name, tensor in packed.items():
-        stem = name.removesuffix(LOW)
-        if stem == name:
-            if not name.endswith(SIDE_TENSORS):
-                out[name] = tensor.to(dtype)
+    for name, tensor in weights.items():
+        if not is_coded(tensor):
+            out[name] = tensor.to(torch.bfloat16).contiguous()
             continue
+        parts = code_matrix(tensor.flatten(1), share / 2 if any(part in name for part in finer) else share)
+        out |= {name + suffix: part for suffix, part in parts.items()}
+        if tensor.ndim > 2:
+            out[name + _SHAPE] = torch.tensor(tensor.shape)
+    return out
+
+
+def is_coded(tensor: Tensor) -> bool:
+    """Whether :func:`code_weights` codes a tensor: a matrix, or what flattens to one, of long enough rows."""
+    return tensor.ndim >= 2 and tensor[0].numel() >= _LEAST_COLUMNS
+
+
+def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Weights by checkpoint name from the tensors of :func:`pack_weights` or :func:`code_weights`.
+
+    Raises:
+        KVMMError: a part of a matrix is missing or has another size, or its codes are damaged.
+    """
+    stems = {name: name.removesuffix(LOW).removesuffix(CODED) for name in packed}
+
+    def matrix(name: str) -> Tensor:
+        stem, tensor = stems[name], packed[name]
         try:
-            step, minimum, high = packed[stem + _STEP], packed[stem + _MINIMUM], packed.get(stem + _HIGH)
-            bits = 4 if high is None else 4 + 4 * high.shape[1] // tensor.shape[1]
-            matrix = dequantize(unpack_levels(tensor, high, bits), step, minimum, dtype)
+            if name.endswith(CODED):
+                found = decode_matrix(tensor, packed[stem + STEPS], packed[stem + COLUMNS], dtype)
+            else:
+                step, minimum, high = packed[stem + _STEP], packed[stem + _MINIMUM], packed.get(stem + _HIGH)
+                bits = 4 if high is None else 4 + 4 * high.shape[1] // tensor.shape[1]
+                found = dequantize(unpack_levels(tensor, high, bits), step, minimum, dtype)
             shape = packed.get(stem + _SHAPE)
-            out[stem] = matrix if shape is None else matrix.view(shape.tolist())
+            return found if shape is None else found.view(shape.tolist())
         except (KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
             raise KVMMError(f"The packed weights of {stem} are not complete; {_REMEDY}") from error
-    return out
+
+    names = [name for name in packed if stems[name] != name]
+    with ThreadPoolExecutor() as pool:
+        matrices = dict(zip(names, pool.map(matrix, names), strict=True))
+    return {
+        stems[name]: matrices[name] if name in matrices else tensor.to(dtype)
+        for name, tensor in packed.items()
+        if not name.endswith(SIDE_TENSORS)
+    }
 
 
 def save_packed(packed: dict[str, Tensor], folder: Path) -> Path:
     """Writes the packed file of a checkpoint folder and returns its path."""
     path = folder / PACKED_FILE
-    save_file(packed, path, metadata={"format": FORMAT})
+    save_file(packed, path, metadata={"format": FORMAT, ELEMENTS: str(elements(packed))})
     return path
+
+
+def elements(packed: dict[str, Tensor]) -> int:
+    """How many weights the tensors of a packed file hold."""
+    total = 0
+    for name, tensor in packed.items():
+        if name.endswith(CODED):
+            stem = name.removesuffix(CODED)
+            total += len(packed[stem + STEPS]) * int(packed[stem + COLUMNS])
+        elif not name.endswith(SIDE_TENSORS):
+            total += tensor.numel() * (2 if name.endswith(LOW) else 1)  # two levels a byte
+    return total
 
 
 def load_packed(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -158,6 +209,6 @@ def load_packed(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, T
 
 
 __all__ = [
-    "LOW", "PACKED_FILE", "SIDE_TENSORS", "WIDTHS", "dequantize", "load_packed", "pack_weights", "quantize",
-    "save_packed", "unpack_weights",
+    "ELEMENTS", "LOW", "PACKED_FILE", "SIDE_TENSORS", "WIDTHS", "code_weights", "dequantize", "is_coded", "load_packed",
+    "pack_weights", "quantize", "save_packed", "unpack_weights",
 ]  # fmt: skip

@@ -124,11 +124,13 @@ def train(*arguments: str) -> str:
 def export_and_load(weights: Path, folder: Path, expected: dict[str, torch.Tensor]) -> None:
     """A packed checkpoint of the run loads with the run's sizes, vocabulary and weights."""
     from kvmm import load_model
+    from kvmm.models.packed_weights import code_weights
     from training.evaluate import read_model
     from training.export import export
     from training.smollm2.folder import read_config
 
-    export(expected, weights / "tokenizer.json", folder, read_config(weights), bits=8)
+    coded = code_weights(expected, 0.02)
+    export(expected, weights / "tokenizer.json", folder, read_config(weights), coded)
     assert not (folder / "model.safetensors").exists()
     model, processor = load_model(str(folder), device="cpu", dtype=torch.float32)
     layer = model.get_input_embeddings().weight
@@ -168,7 +170,7 @@ def test_a_run_onto_a_base_resumes_and_is_exported(base, tmp_path):
     carried = tmp_path / "carried"
     # what was carried is enough: it has sizes, vocabulary, weights, and a text tower to teach
     log = train("--base", str(out), "--out", str(carried), *f"--init {out} --teacher {out}".split(), "--steps", "1",
-                *"--freeze-minutes 4 --round-bits 6 --round-minutes 5".split())  # fmt: skip
+                *"--freeze-minutes 4 --round-step 0.08 --round-minutes 5".split())  # fmt: skip
     assert " kl " in log
     first, second = load_weights(out), load_weights(carried)
     export_and_load(out, tmp_path / "model", first)

@@ -7,6 +7,7 @@ import shutil
 
 import torch
 
+from kvmm.models.packed_weights import code_weights
 from training.base import Base
 from training.export import export
 from training.model import OmniModel
@@ -51,7 +52,7 @@ def test_a_donor_of_the_same_width_keeps_its_projections_packed_or_not(tmp_path)
     torch.manual_seed(0)
     donor = OmniModel(DONOR)
     export(donor.state_dict(), PATH, tmp_path / "plain", DONOR)
-    export(donor.state_dict(), PATH, tmp_path / "packed", DONOR, bits=8)
+    export(donor.state_dict(), PATH, tmp_path / "packed", DONOR, code_weights(donor.state_dict(), 0.02))
     for folder, tolerance in (("plain", 0.01), ("packed", 0.03)):
         towers = donor_towers(tmp_path / folder, DONOR.hidden_size)
         assert set(PROJECTIONS) <= {name.rpartition(".")[0] + "." for name in towers}

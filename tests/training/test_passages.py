@@ -122,6 +122,7 @@ def test_a_file_that_does_not_fit_is_refused_by_passage(source, message):
         ("## a | b\nThe cat left.\nQ: Who left? | who?\nA: the dog\n", "not in the text"),
         ("## a | b\nThe cat left.\nQ: Who left?\nA: The cat\n", "only one wording"),
         ("## a | b\nThe cat left.\n", "no text or no question"),
+        ("## a | b\n| a | b |\n| 1 | 2\nQ: Is it? | is it?\nA: 1\n", "rows of a table with more cells than others"),
         ("## a | b\n% disc m | a = 1 | b = 2 | c = 3\nQ: Most? | highest?\nA: c\n", "no chart of three values"),
         (
             "## a | b\n% pie % | a = 1 | b = 2 | c = x\nQ: Most? | highest?\nA: c\n",

@@ -33,6 +33,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from training.office.values import Dates, Money, person, town
@@ -285,6 +287,9 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
             found.append(f"unknown blank {match[0]}")
     if not passage.lines or not passage.questions:
         found.append("no text or no question")
+    for sort, rows in groupby(passage.lines, key=itemgetter(0)):
+        if sort == "row" and len({text.count("|") for _, text in rows}) > 1:
+            found.append("rows of a table with more cells than others")
     for text in every:
         try:
             classes_of(text)
