@@ -8,6 +8,14 @@ from pathlib import Path
 import torch
 
 
+def step_share(text: str) -> float:
+    """A share of a row's root mean square: above 0, below 1."""
+    share = float(text)
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return share
+
+
 def base_arguments(parser: argparse.ArgumentParser) -> None:
     """What concerns a pretrained text tower and the few bits it is stored in."""
     add = parser.add_argument
@@ -41,7 +49,7 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="an --out folder whose text tower teaches instead of the base's, such as one of --only text",
     )
-    add("--round-step", type=float, help="train with weights rounded as export --step stores them")
+    add("--round-step", type=step_share, help="train with weights rounded as export --step stores them")
     add(
         "--round-minutes",
         type=float,

@@ -25,6 +25,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from training.arguments import step_share
 from training.checkpoints import coded_weights, compact, load_weights
 from training.parts import PART_BYTES, join_parts, split_folder
 from training.smollm2.folder import CONFIG, TOKENIZER, read_config
@@ -293,7 +294,10 @@ def main() -> None:
     add("--piece-minutes", type=float, default=8.0, help="at most so many a piece (default 8)")
     add("--pieces", type=int, default=99, help="at most so many in this call")
     add(
-        "--step", type=float, default=0.08, help="of stored weights, and of rounding in the last minutes (default 0.08)"
+        "--step",
+        type=step_share,
+        default=0.08,
+        help="of stored weights, and of rounding in the last minutes (default 0.08)",
     )
     add("--evaluate", action="store_true", help="answer held-out pages with the checkpoint at the end")
     add("--evaluation-minutes", type=float, default=1.2, help="kept for that (default 1.2)")

@@ -24,6 +24,7 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from kvmm.models.packed_weights import PACKED_FILE, save_packed
+from training.arguments import step_share
 from training.checkpoints import coded_weights, load_weights
 from training.model_config import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
 from training.smollm2.folder import CONFIG, TOKENIZER, read_config
@@ -192,14 +193,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("assets/tiny-omni"))
     parser.add_argument(
         "--step",
-        type=float,
+        type=step_share,
         help="store matrices entropy-coded, in steps of this share of a row's root mean square, or as they are coded",
     )
     args = parser.parse_args()
     config, tokenizer = None, args.tokenizer
     if (args.weights / CONFIG).is_file():  # a run onto a pretrained text tower brings its sizes and vocabulary
         config, tokenizer = read_config(args.weights), args.weights / TOKENIZER
-    coded = coded_weights(args.weights, args.step) if args.step else None
+    coded = None if args.step is None else coded_weights(args.weights, args.step)
     export(load_weights(args.weights), tokenizer, args.out, config, coded)
     print(f"{args.out}: {sum(f.stat().st_size for f in args.out.iterdir()) / 1e6:.1f} MB")
 

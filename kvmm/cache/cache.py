@@ -262,8 +262,6 @@ class KVMMCache(ContractMixin):
         """
         if layer_idx == self._first_layer and not self.step.replaying:
             self.offloading = self.offloading and key_states.device.type != "cpu"
-            if self.offloading:  # packing reads the layer that was fetched last, on a stream of its own
-                torch.cuda.current_stream(key_states.device).wait_stream(self.prefetch_stream)
             self._begin(key_states)
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self.retention is not None and layer_idx == self.packed_layers[-1]:
@@ -335,7 +333,10 @@ class KVMMCache(ContractMixin):
             self.table.static.sync(self.table)
             self.graph.look_again()
             return
-        apply_plan([self.layers[index] for index in self.packed_layers], plan)
+        layers = [self.layers[index] for index in self.packed_layers]
+        if self.offloading and layers[0].device.type == "cuda":  # the layer fetched last comes on a stream of its own
+            torch.cuda.current_stream(layers[0].device).wait_stream(self.prefetch_stream)
+        apply_plan(layers, plan)
         self.table.commit(plan)
         self._changed()
 

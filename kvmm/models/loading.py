@@ -206,8 +206,9 @@ def _safetensors_elements(path: Path) -> int:
             header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise KVMMError(f"{path} is not a complete safetensors file: copy or download it again.") from error
-    if ELEMENTS in (metadata := header.get("__metadata__", {})):
-        return int(metadata[ELEMENTS])
+    stated = header.get("__metadata__", {}).get(ELEMENTS, "")
+    if path.name == PACKED_FILE and stated.isdecimal():
+        return int(stated)
     total = 0
     for name, entry in header.items():
         if name != "__metadata__" and not (path.name == PACKED_FILE and name.endswith(SIDE_TENSORS)):

@@ -27,6 +27,7 @@ WIDTHS = (4, 5, 6, 8)  # bits a value
 LOW, _HIGH, _STEP, _MINIMUM, _SHAPE = ".low", ".high", ".step", ".minimum", ".shape"
 SIDE_TENSORS = (_HIGH, _STEP, _MINIMUM, _SHAPE, *CODED_SIDE)  # beside the low bits or the codes of a matrix
 ELEMENTS = "elements"  # of a file's metadata: how many weights it holds
+_READERS = 4  # matrices that are decoded at a time
 _LEAST_COLUMNS = 16  # of a matrix that is coded: fewer do not pay for a step
 _SHRINK = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range; outliers are clipped where that lowers the squared error
 _REMEDY = "copy or download it again."
@@ -140,7 +141,7 @@ def code_weights(weights: dict[str, Tensor], share: float, finer: Iterable[str] 
 
 def is_coded(tensor: Tensor) -> bool:
     """Whether :func:`code_weights` codes a tensor: a matrix, or what flattens to one, of long enough rows."""
-    return tensor.ndim >= 2 and tensor[0].numel() >= _LEAST_COLUMNS
+    return tensor.ndim >= 2 and tensor.shape[1:].numel() >= _LEAST_COLUMNS
 
 
 def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -155,7 +156,8 @@ def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32
         stem, tensor = stems[name], packed[name]
         try:
             if name.endswith(CODED):
-                found = decode_matrix(tensor, packed[stem + STEPS], packed[stem + COLUMNS], dtype)
+                own = (CODED, *CODED_SIDE)
+                found = decode_matrix({part: packed[stem + part] for part in own if stem + part in packed}, dtype)
             else:
                 step, minimum, high = packed[stem + _STEP], packed[stem + _MINIMUM], packed.get(stem + _HIGH)
                 bits = 4 if high is None else 4 + 4 * high.shape[1] // tensor.shape[1]
@@ -166,7 +168,10 @@ def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32
             raise KVMMError(f"The packed weights of {stem} are not complete; {_REMEDY}") from error
 
     names = [name for name in packed if stems[name] != name]
-    with ThreadPoolExecutor() as pool:
+    orphans = {name.removesuffix(STEPS) for name in packed if name.endswith(STEPS)} - {stems[name] for name in names}
+    if orphans:
+        raise KVMMError(f"The packed weights of {min(orphans)} are not complete; {_REMEDY}")
+    with ThreadPoolExecutor(_READERS) as pool:
         matrices = dict(zip(names, pool.map(matrix, names), strict=True))
     return {
         stems[name]: matrices[name] if name in matrices else tensor.to(dtype)

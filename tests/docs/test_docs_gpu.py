@@ -298,3 +298,4 @@ def test_what_is_said_of_limits():
     assert all(wait == max(row["stalls"].values()) for wait, row in zip(waits, profiles, strict=True))
     kivi4 = [100 * results("decode_profile")[f"{shape} kivi4"]["dram_share"] for shape in ("1x128k", "64x4k")]
     assert "`kivi4` reads at {:.0f} % and {:.0f} % of the memory's peak".format(*kivi4) in said
+    assert f"own times, {profiles[1]['us']:.0f} and {profiles[0]['us']:.0f} microseconds for `rd2`" in said

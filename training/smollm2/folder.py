@@ -12,7 +12,7 @@ from kvmm.models.packed_weights import load_packed, pack_weights, save_packed
 from training.model_config import ModelConfig
 
 CONFIG, TOKENIZER = "model_config.json", "tokenizer.json"
-EMBEDDINGS = ("embed_tokens",)  # stored in 8 bits: a row is one token, and an error there is seen at every use
+EMBEDDINGS = ("embed_tokens",)  # stored with less error: a row is one token, and an error there is seen at every use
 
 
 def config_json(config: ModelConfig) -> str:
