@@ -377,6 +377,7 @@ def main() -> None:
             *PROSE,
             EXAMPLES,
             FREQUENCIES,
+            FLITE,
         )
         return
     for name, count in collect_assets(args.out, args.debs).items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytestmark = pytest.mark.usefixtures("train_assets")
-ALL = dict.fromkeys(("labels", "legend", "value", "found", "extreme", "pair", "rank", "sum", "trend"), 1000)
+ALL = dict.fromkeys(("labels", "legend", "listed", "value", "found", "extreme", "pair", "rank", "sum", "trend"), 1000)
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_one_series_is_asked_from_labels_to_trend(document):
     assert said["With which day does the chart begin?"] == "Mon" and said["How many days are shown?"] == "4"
     assert said["Up to which number does the axis go?"] == "40"
     assert said["Which day has the largest value?"] == "Tue" and said["What is the minimum?"] == "5"
+    assert said["List all values."] == "Mon: 10; Tue: 40; Wed: 20; Thu: 5"
     assert said["Which day has the second largest value?"] == "Wed" and said["second lowest?"] == "Mon"
     assert said["When does it rise the most?"] == "from Mon to Tue" and said["Name the top three."] == "Tue, Wed, Mon"
     sums = {q: a for q, a in said.items() if q.endswith("together?") and q.startswith("How many on")}
@@ -87,6 +88,7 @@ def test_several_series_are_asked_by_entry_and_label(document):
     said = answers(document)
     assert said["How many films were borrowed in Jun?"] == "15" and said['Read off "Books" at Jul.'] == "50"
     assert said['Where does "Films" stand at 5?'] == "Jul" and said["In which month were most books borrowed?"] == "Jul"
+    assert said['List the values of "Books".'] == "May: 10; Jun: 30; Jul: 50"
     assert said["Which line is dashed?"] == "Films" and said["Which line is solid?"] == "Books"
     assert said["Which one is drawn darkest?"] == "Books" and said["Which one is drawn lightest?"] == "Films"
     assert said["How many loans were there in May altogether?"] == "30"
@@ -107,6 +109,7 @@ def test_only_the_lowest_of_an_unprinted_stack_is_read(document):
     chart.ask(document, 0, ALL)
     said = answers(document)
     assert said["How many books were borrowed in May?"] == "10" and "How many films were borrowed in May?" not in said
+    assert 'List the values of "Books".' in said and 'List the values of "Films".' not in said
     assert said["How many loans were there in Jun altogether?"] == "55"
     assert not any("ahead" in q and "Jun" in q for q in said)  # 30 and 25 begin at different heights
     assert not any("at the bottom" in q for q in said)  # it may be drawn lying

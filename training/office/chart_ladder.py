@@ -12,7 +12,10 @@ from training.office.document import Document
 
 RISES, FALLS = "it rises", "it falls"
 # questions of each step that are asked, from easy to hard
-STEPS = {"labels": 3, "legend": 2, "value": 4, "found": 2, "extreme": 2, "pair": 2, "rank": 2, "sum": 1, "trend": 1}
+STEPS = {
+    "labels": 3, "legend": 2, "listed": 2, "value": 4, "found": 2, "extreme": 2, "pair": 2, "rank": 2, "sum": 1,
+    "trend": 1,
+}  # fmt: skip
 WORDS = {
     "bar": "bar",
     "column": "bar",
@@ -58,6 +61,11 @@ CATEGORY = {
 PLURAL = {"country": "countries", "person": "people"}
 UPRIGHT = ("column", "line", "area", "step", "lollipop", "grouped", "stacked", "lines")
 LYING = ("bar", "dots", "grouped_bar", "stacked_bar", "pictogram", "progress")
+
+
+def listing(labels: Sequence[str], texts: Sequence[str]) -> str:
+    """Every label with its value: what the chart would be as a table, each value behind the label it belongs to."""
+    return "; ".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
 
 
 def upper(text: str) -> str:

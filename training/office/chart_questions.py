@@ -6,11 +6,20 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.office.chart_ladder import CATEGORY, FALLS, LYING, RISES, WORDS, Ladder
+from training.office.chart_ladder import CATEGORY, FALLS, LYING, RISES, WORDS, Ladder, listing
 from training.office.chart_values import Numbers, clear
 from training.office.document import Document
 from training.office.label_questions import ask_labels
 from training.office.values import MONTHS_SHORT
+
+LISTED = (
+    "List all values.",
+    "Read the chart as a table.",
+    "Which values does the chart show?",
+    "Write down every label with its value.",
+    "What are the numbers behind the chart?",
+    "Give the value of each label.",
+)
 
 
 @dataclass
@@ -41,6 +50,7 @@ class OneSeries:
     def ask(self, d: Document, part: int, limits: dict[str, int] | None = None) -> None:
         ladder = Ladder(d, part)
         ask_labels(ladder, self.form, self.labels, self.family, self.ticks)
+        ladder.ask("listed", LISTED, listing(self.labels, self.texts))
         self._values(ladder)
         self._extremes(ladder)
         self._pairs(ladder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.office.chart_ladder import CATEGORY, FALLS, PLURAL, RISES, Ladder, upper
+from training.office.chart_ladder import CATEGORY, FALLS, PLURAL, RISES, Ladder, listing, upper
 from training.office.chart_values import Numbers, clear
 from training.office.document import Document
 from training.office.label_questions import ask_labels
@@ -149,6 +149,14 @@ class SomeSeries:
             row, name = self.values[n], entry(s)
             if not self.every and n:
                 continue
+            listed = (
+                f"List the values of {name}.",
+                f"Read all values of {name}.",
+                f"Which values does {name} have?",
+                f"{name}: every label with its value.",
+                f"What are the numbers of {name}?",
+            )
+            ladder.ask("listed", listed, listing(self.labels, [self.numbers(value) for value in row]))
             for label, value in zip(self.labels, row, strict=True):
                 text = self.numbers(value)
                 own = self.fill("value", s=s, x=within(label), l=label)
