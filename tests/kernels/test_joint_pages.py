@@ -47,14 +47,14 @@ def random_order(batch: int, groups: int, width: int) -> torch.Tensor:
         (2, 1, 64, 16, torch.bfloat16),
     ],
 )
-@pytest.mark.parametrize("kept", [False, True], ids=["all", "kept tokens"])
+@pytest.mark.parametrize("kept", [0, 1, 3], ids=["all", "one vector in place of some", "a vector a page"])
 def test_against_float32_pages(heads, together, dim, group, dtype, kept):
     """Sums, scales, zero points and codes, with an offset and with tokens that are replaced."""
     x, valid = holes(vectors(heads, dim, 40, dtype), 29)
     generator = torch.Generator().manual_seed(1)
     width = together * dim
     keep = (torch.rand(2, heads, 3, 16, generator=generator) > 0.2).to(DEVICE)
-    substitute = torch.randn(2, heads, 3, dim, generator=generator).to(DEVICE)
+    substitute = torch.randn(2, heads, kept or 3, dim, generator=generator).to(DEVICE)
     order = random_order(2, heads // together, width)
     found = []
     for cut in (DensePages.cut, TilePages):
@@ -64,7 +64,9 @@ def test_against_float32_pages(heads, together, dim, group, dtype, kept):
         pages = pages.subtract(x.float().mean(2) + 1)
         joined = pages.join_heads(together, width // group)
         assert isinstance(joined, DensePages if cut == DensePages.cut else JointPages)
-        codes = joined.sort_channels(order).token_range_codes(width // group, 2, torch.float16, kept, integer_zero=kept)
+        codes = joined.sort_channels(order).token_range_codes(
+            width // group, 2, torch.float16, bool(kept), integer_zero=bool(kept)
+        )
         found.append((*joined.channel_sums(), *codes))
     count, total, squares, codes, scale, zero_point = found[1]
     dense_count, dense_total, dense_squares, dense_codes, dense_scale, dense_zero_point = found[0]

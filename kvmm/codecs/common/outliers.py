@@ -79,9 +79,7 @@ def take_out(
     keep = keep.scatter_(-1, slots, False).view(batch, heads, count, page_size)
     summed = pages.sample() if sample else pages
     if summed is not pages:
-        total, number = summed.page_sums(keep)
-        span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
-        return pages.replace(keep, span.expand(-1, -1, count, -1)), kept
+        return pages.replace(keep, summed.kept_mean(keep)), kept
     # a page of nothing but outliers may still share its scales with others
     return pages.replace(keep, pages.page_means(keep)), kept
 

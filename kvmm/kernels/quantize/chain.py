@@ -44,7 +44,7 @@ class VectorChain:
         self.norm: torch.Tensor | None = None  # [B, H or 1, P, N]
         self.offset: torch.Tensor | None = None  # float32 [B or 1, H or 1, D]
         self.keep: torch.Tensor | None = None  # bool [B, H, P, N]
-        self.substitute: torch.Tensor | None = None  # float32 [B, H, P, D]
+        self.substitute: torch.Tensor | None = None  # float32 [B, H, P or 1, D]
         self._described: tuple[Source, dict[str, int]] | None = None  # for the kernels
 
     def groups(self, group_size: int | None) -> TokenGroups:
@@ -116,7 +116,8 @@ class VectorChain:
             if self.offset is not None:
                 part = part.subtract(self.offset)
             if self.keep is not None:
-                part = part.replace(self.keep[:, :, pages], self.substitute[:, :, pages])
+                substitute = self.substitute if self._one_substitute else self.substitute[:, :, pages]
+                part = part.replace(self.keep[:, :, pages], substitute)
             yield part
 
     # -- launching ----------------------------------------------------------------------------------------------------
@@ -136,6 +137,7 @@ class VectorChain:
             matrix, parts = self.matrix_parts, _MATRIX_PARTS
         norm = None if self.norm is None else self.norm.contiguous()
         offset = None if self.offset is None else self.offset.contiguous()
+        substitute = None if self.substitute is None else self.substitute.float().contiguous()
         source = Source(
             self.x,
             -(-self._tokens // size) * size,
@@ -149,9 +151,15 @@ class VectorChain:
             offset,
             *strides(offset, batch, heads),
             as_bytes(self.keep),
-            None if self.substitute is None else self.substitute.float().contiguous(),
+            None if self._one_substitute else substitute,
+            substitute if self._one_substitute else None,
         )
         return source, {"D": dim, "N": size, "PARTS": PARTS[self.x.dtype], "MATRIX_PARTS": parts}
+
+    @property
+    def _one_substitute(self) -> bool:
+        """Whether one vector of a head stands in for what is left out of all its pages."""
+        return self.substitute is not None and self.substitute.shape[2] == 1
 
     @property
     def _tokens(self) -> int:

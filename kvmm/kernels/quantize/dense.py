@@ -57,6 +57,11 @@ def slot_weight(valid: torch.Tensor | None, tokens: int, page_size: int) -> torc
     return torch.nn.functional.pad(weight, (0, missing)).unflatten(1, (-1, page_size))[:, None, :, :, None]
 
 
+def _span_mean(total: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    """``[B, H, 1, D]`` from the sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]`` of pages."""
+    return total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
+
+
 class DensePages:
     """Float32 pages ``[B, H, P, N, D]`` and the weights of their slots (:func:`slot_weight`)."""
 
@@ -79,7 +84,7 @@ class DensePages:
 
     def sample(self) -> DensePages:
         """Every ``k``-th page, for statistics of a span of at least twice :data:`SAMPLED` tokens: for :meth:`mean`,
-        :meth:`page_sums` and :meth:`fit_levels`. A shorter span is its own sample.
+        :meth:`kept_mean` and :meth:`fit_levels`. A shorter span is its own sample.
         """
         every = sampled_pages(self.shape[2], self.page_size)
         if every == 1:
@@ -119,7 +124,7 @@ class DensePages:
         return self._with(self.values - offset.float()[:, :, None, None])
 
     def replace(self, keep: torch.Tensor, substitute: torch.Tensor) -> DensePages:
-        """``substitute`` ``[B, H, P, D]`` in place of the vectors of slots where ``keep`` bool ``[B, H, P, N]`` is
+        """``substitute`` ``[B, H, P or 1, D]`` in place of the vectors of slots where ``keep`` bool ``[B, H, P, N]`` is
         False."""
         return self._with(torch.where(keep.unsqueeze(-1), self.values, substitute.unsqueeze(3)))
 
@@ -187,8 +192,12 @@ class DensePages:
         """The means ``[B, H, P, D]`` of the slots of every page where ``keep`` bool ``[B, H, P, N]`` is True; that of
         all such slots for a page without any."""
         total, number = self.page_sums(keep)
-        span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
-        return torch.where(number > 0, total / number.clamp_min(1), span)
+        return torch.where(number > 0, total / number.clamp_min(1), _span_mean(total, number))
+
+    def kept_mean(self, keep: torch.Tensor) -> torch.Tensor:
+        """The mean ``[B, H, 1, D]`` over the slots of all pages (of a :meth:`sample`: its pages) where ``keep`` bool
+        ``[B, H, P, N]`` is True."""
+        return _span_mean(*self.page_sums(keep))
 
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         """Minimum and maximum of every channel and group, ``[B, H, G, D]``."""

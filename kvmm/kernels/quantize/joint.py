@@ -58,7 +58,7 @@ class JointPages:
         offset, substitute = self.pages.offset, self.pages.substitute
         if substitute is not None:
             substitute = substitute if offset is None else substitute + offset.unsqueeze(2)
-            substitute = self._each(substitute)
+            substitute = self._each(substitute.expand(-1, -1, count, -1))
         return JointSource(
             self.pages.x,
             count * size,

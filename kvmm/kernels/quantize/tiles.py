@@ -122,9 +122,8 @@ class TilePages(VectorChain):
         )
         return out
 
-    def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        count, mean, *_ = self._moments(self.groups(self.page_size), keep.contiguous())
-        return mean * count, count
+    def kept_mean(self, keep: torch.Tensor) -> torch.Tensor:
+        return means_of_units(*self._moments(self.groups(None), keep.contiguous())[:2], each=False).unsqueeze(2)
 
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         low, high, _ = self._channel_statistics(groups, True, False)

@@ -13,13 +13,13 @@ from kvmm.kernels.hadamard.triton import OPERAND, product
 
 
 class Source(NamedTuple):
-    """What is coded: ``scale * matrix x / norm - offset``, or ``substitute`` where ``keep`` is 0.
+    """What is coded: ``scale * matrix x / norm - offset``, or a substitute where ``keep`` is 0.
 
     ``x`` ``[B, H, tokens, D]`` with its strides; ``slots = P * N``, of which those behind ``tokens`` copy the last one
     (kernels get ``tokens`` beside this: numbers in here are specialised on, and that one is any);
     ``matrix`` bf16 parts ``[B or 1, H or 1, parts, D, D]``; ``norm`` ``[B, H or 1, P, N]``; ``offset`` float32
-    ``[B or 1, H or 1, D]``; ``keep`` uint8 ``[B, H, P, N]``; ``substitute`` float32 ``[B, H, P, D]``. A stride of 0
-    serves all; None is left out.
+    ``[B or 1, H or 1, D]``; ``keep`` uint8 ``[B, H, P, N]``; ``page_substitute`` float32 ``[B, H, P, D]``, or one for
+    all pages, ``substitute`` ``[B, H, 1, D]``. A stride of 0 serves all; None is left out.
     """
 
     x: Any
@@ -40,6 +40,7 @@ class Source(NamedTuple):
     offset_batch: int
     offset_head: int
     keep: Any
+    page_substitute: Any
     substitute: Any
 
 
@@ -107,8 +108,12 @@ def load_vectors(
     if source.keep is not None:
         index = sequence * source.slots + slot
         keep = tl.load(source.keep + index)[:, None] != 0
-        at = source.substitute + (index // N)[:, None] * D + channel[None, :]
-        y = tl.where(keep, y, tl.load(at, mask=channel[None, :] < D, other=0.0))
+        if source.substitute is not None:  # a vector for the program, not one for each row
+            other = tl.load(source.substitute + sequence * D + channel, mask=channel < D, other=0.0)[None, :]
+        else:
+            at = source.page_substitute + (index // N)[:, None] * D + channel[None, :]
+            other = tl.load(at, mask=channel[None, :] < D, other=0.0)
+        y = tl.where(keep, y, other)
     return y
 
 
