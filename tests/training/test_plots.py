@@ -1,5 +1,7 @@
 """Charts in many looks: what is asked of them is what they show."""
 
+import itertools
+
 import pytest
 
 from training.office.document import Block, Document
@@ -9,7 +11,7 @@ from training.office.plots import draw_plot
 from training.office.refusals import measure
 from training.pages import Rng
 from training.pages.blocks import Box
-from training.pages.canvas import Canvas, font_files
+from training.pages.canvas import CHARACTERS, Canvas, font_files
 from training.wordings import NOT_STATED
 
 pytestmark = pytest.mark.usefixtures("train_assets")
@@ -55,6 +57,19 @@ def test_several_series_show_their_legend(form):
     for done, canvas in shown:
         if done:
             assert all(word in " ".join(canvas.lines()) for word in ("Ann", "Red", "Blue", "80"))
+
+
+@pytest.mark.parametrize("form", ["bar", "column", "line", "grouped", "lines", "lollipop"])
+def test_values_that_are_not_printed_are_in_the_character_map_alone(form):
+    """Where they would stand in print; the picture and its text have the labels and the ticks."""
+    many, read = form in ("grouped", "lines"), [["27", "48", "13"], ["35", "16", "59"]]
+    for seed in range(6):
+        without, plain = drawn(form, seed, many, printed=None)
+        done, canvas = drawn(form, seed, many, printed=None, read=read)
+        assert done == without and (canvas.ink() == plain.ink()).all() and canvas.lines() == plain.lines()
+        added = canvas.chars[canvas.chars != plain.chars]
+        assert done == bool(added.size) and (plain.chars[canvas.chars != plain.chars] == 0).all()
+        assert {CHARACTERS[c] for c in added} <= set("".join(itertools.chain(*read)))
 
 
 def test_longer_bars_have_more_ink():

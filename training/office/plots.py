@@ -12,27 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from training.office.chart_looks import PALETTES
 from training.office.charts import in_valley
 from training.office.document import Block
 from training.office.sketch import Sketch
 from training.pages.blocks import Box, Setter
 from training.pages.canvas import Face, face, font_files
 
-PALETTES = (
-    (255, 110, 180, 55, 215, 145, 80, 30),
-    (190, 90, 240, 140, 45, 215, 115, 165),
-    (120, 215, 60, 165, 255, 90, 190, 35),
-)
-# what programs and people have in common in their charts; what a look leaves out is drawn at random
-LOOKS: dict[str, dict] = {
-    "any": {},
-    "spreadsheet": {"rough": False, "dark": False, "framed": True, "grid": 60, "dash": 0, "legend": "bottom"},
-    "statistics": {"rough": False, "dark": False, "framed": False, "grid": 50, "axis": 255, "legend": "top"},
-    "newspaper": {"rough": False, "dark": False, "grid": 60, "dash": 4, "axis": 0, "edge": None, "legend": "ends"},
-    "by hand": {"rough": True, "dark": False, "framed": False},
-    "slide": {"rough": False, "dark": True, "grid": 0, "legend": "right", "edge": None},
-}  # fmt: skip
-LOOK_WEIGHTS = (6, 3, 3, 3, 2, 1)
 LYING = ("bar", "grouped_bar", "stacked_bar", "dots")
 ROUND = ("pie", "donut")
 MOST_SHADES = 5  # of a pie with a legend
@@ -49,6 +35,9 @@ class Plot:
         self.names: list[str] = list(o["series"]) if many else []
         self.rows: list[list[float]] = o["values"] if many else [o["values"]]
         self.printed = o["printed"] if many or o["printed"] is None else [o["printed"]]
+        self.read: list[list[str]] = (
+            o.get("read", []) if not self.printed else []
+        )  # texts of values that are not printed
         self.stacked, self.lying = self.form.startswith("stacked"), self.form in LYING
         look = o.get("look", {})
         self.rough = look.get("rough", r.chance(0.13))
@@ -78,6 +67,7 @@ class Plot:
         if not o["ticks"]:
             self.axis = self.axis or 255
         self.places: list[Place] = []
+        self.hints: list[tuple[float, float, str, str]] = []
         sums = [sum(column) for column in zip(*self.rows, strict=True)]
         every = sums if self.stacked else list(itertools.chain(*self.rows))
         self.low = min([0.0, *every, *(value for value, _ in o["ticks"] or ())])
@@ -94,6 +84,12 @@ class Plot:
 
     def put(self, x: float, y: float, text: str, align: str, f: Face | None = None, fill: int = 255) -> None:
         self.places.append((x, y, text, f or self.small, align, fill))
+
+    def hint(self, n: int, i: int, x: float, y: float, align: str = "c") -> None:
+        """A value that is read off, where it would stand if it were printed: the character map alone has it, so that
+        the eyes learn to see in a mark what it stands for."""
+        if self.read:
+            self.hints.append((x, y, self.read[n][i], align))
 
     def fitting(self) -> bool:
         """Whether no text leaves the page, and none of one line covers another."""
@@ -134,6 +130,8 @@ class Plot:
         sketch.press(ink)
         for x, y, text, face_, align, fill in self.places:
             self.s.canvas.text(x, y, text, face_, align, fill)
+        for x, y, text, align in self.hints:
+            self.s.canvas.hint(x, y, text, f, align)
         if self.dark:
             self.s.canvas.panel(area.x0, area.y, area.x1, area.bottom, r.pick((255, 230, 205)), inverted=True)
         elif self.framed:
@@ -296,7 +294,7 @@ class Plot:
     def _marks(self, sketch: Sketch, step: float) -> bool:
         if self.form in ("line", "lines", "area", "step"):
             return self._curves(sketch, step)
-        count = len(self.rows)
+        count, f = len(self.rows), self.small
         wide = step * self.r.uniform(0.5, 0.85) / (1 if self.stacked else count)
         several = count == 1 and self.r.chance(0.12)
         first = self.r.randint(0, 4) if count == 1 else 0
@@ -319,6 +317,10 @@ class Plot:
                     sketch.rect(centre - wide / 2, a, centre + wide / 2, b, level, self.edge, self._hatch(n))
                 if self.printed and not self._value(n, i, centre, a, b, wide, level):
                     return False
+                if self.lying:
+                    self.hint(n, i, max(a, b) + 5, centre + f.cap_height / 2, "l")
+                else:
+                    self.hint(n, i, centre, min(a, b) - 4)
         return True
 
     def _value(self, n: int, i: int, centre: float, a: float, b: float, wide: float, level: int) -> bool:
@@ -374,6 +376,7 @@ class Plot:
                     align = "lcr"[1 - slope] if len(self.rows) == 1 and not below else "c"
                     x += 3 * slope if align != "c" else 0
                     self.put(x, y + (f.cap_height + 8 if below else -7), self.printed[n][i], align)
+                self.hint(n, i, x, y - 7)
         return True
 
     def _round(self, box: Box, sketch: Sketch) -> bool:

@@ -189,6 +189,18 @@ class Canvas:
         self._note(x, baseline, text, codes, x + np.cumsum(advance) - advance / 2, f)
         return True
 
+    def hint(self, x: float, baseline: float, text: str, f: Face, align: str = "l") -> None:
+        """Enter ``text`` into the character map alone, in cells without a character: what a mark stands for."""
+        codes = classes_of(text)
+        advance = f.advances(codes)
+        x -= {"l": 0.0, "c": f.width(text) / 2, "r": f.width(text)}[align]
+        row = int(baseline - f.cap_height / 2) // CELL_HEIGHT
+        col = ((x + np.cumsum(advance) - advance / 2) / CELL_WIDTH).astype(int)
+        there = (codes > 0) & (col >= 0) & (col < self.chars.shape[1])
+        if 0 <= row < self.chars.shape[0]:
+            col, codes = col[there][::-1], codes[there][::-1]
+            self.chars[row, col] = np.where(self.chars[row, col] == 0, codes, self.chars[row, col])
+
     def comb(self, x: float, baseline: float, text: str, f: Face, pitch: float, fill: int = 255) -> None:
         """Draw a character in the middle of each ``pitch`` pixels from ``x`` on; the caller sees that they fit."""
         codes = classes_of(text)

@@ -3,11 +3,11 @@
 # fmt: off
 
 from training.office.chart_ladder import NAMES, upper
+from training.office.chart_looks import LOOK_WEIGHTS, LOOKS, PALETTES
 from training.office.chart_questions import OneSeries
 from training.office.chart_values import Numbers, apart, scale, shares
 from training.office.document import Document
 from training.office.kinds.subjects import FAMILIES, MEASURES, ORDERED, SOURCES, subjects, topics
-from training.office.plots import LOOK_WEIGHTS, LOOKS, PALETTES
 from training.office.prose import prose
 from training.office.registry import kind
 from training.office.sentences import tell
@@ -143,7 +143,7 @@ def add_plot(d: Document, titled: bool = True, caption: bool = False) -> tuple[s
         d.ask(TITLE, title, d.heading(title, r.pick((1, 1, 2))))
     if form == "donut" and unit != "%" and r.chance(0.5):
         options["middle"] = numbers(sum(values))
-    part = d.chart(form, labels, values, printed=texts if printed else None, **{"shade": 150} | options)
+    part = d.chart(form, labels, values, printed=texts if printed else None, **{"shade": 150, "read": [texts]} | options)
     frame(d, title, unit, options, part)
     if "middle" in options:
         d.ask(("Which number stands in the middle of the ring?", "What is written in the middle?", "How much is it altogether?", "What is the total in the centre?"), options["middle"], part)
@@ -222,9 +222,9 @@ def add_series(d: Document, caption: bool = False) -> tuple[str, int, SomeSeries
         options.pop("title", None)
     elif "title" not in options:
         d.ask(TITLE, title, d.heading(title))
-    part = d.chart(form, labels, values, series=[upper(s) for s in series], printed=[[numbers(x) for x in row] for row in values] if printed else None, **options)
+    texts, every = [[numbers(x) for x in row] for row in values], not stacked or printed
+    part = d.chart(form, labels, values, series=[upper(s) for s in series], printed=texts if printed else None, read=texts if every else [], **options)
     frame(d, title, unit, options, part)
-    every = not stacked or printed
     asked = SomeSeries(form, topic, series, labels, values, numbers, ordered, family, every, 0 if every else 1.5 * unit_step, options["ticks"], dashes, levels, options["fixed"])
     asked.ask(d, part)
     d.about(f"A chart: {title}; {', '.join(series)} are compared.", part) if r.chance(0.3) and not caption else None

@@ -42,8 +42,8 @@ def series_chart(d: Document) -> None:
     title = r.pick(topic["titles"])
     shown = r.pick((title, f"{title}, {r.randint(2012, 2030)}", f"{title} ({town(r)})"))
     heading = d.heading(shown + (f", in {unit}" if unit in MEASURES and r.chance(0.6) else ""))
-    part = d.chart(form, labels, values, series=[upper(s) for s in series], ticks=ticks, printed=[[numbers(x) for x in row] for row in values] if printed else None)
-    every = form != "stacked"
+    texts, every = [[numbers(x) for x in row] for row in values], form != "stacked"
+    part = d.chart(form, labels, values, series=[upper(s) for s in series], ticks=ticks, printed=texts if printed else None, read=texts if every else [])
     asked = SomeSeries(form, topic, series, labels, values, numbers, ordered, family, every, 0 if every else grid, ticks)
     asked.ask(d, part)
     d.ask(TITLE, shown, heading)
