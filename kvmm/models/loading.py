@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrain
 
 from kvmm.cache.fuse import fuse_value_rotation
 from kvmm.calibration.data import FORMAT as CALIBRATION_FORMAT
+from kvmm.embedded import EMBEDDED_MODELS, OFFICE_MODEL, TINY_MODEL, assets_folder, models_in
 from kvmm.errors import KVMMError
 from kvmm.models.families import family_of
 from kvmm.models.packaged import PACKAGED, packaged_folder
@@ -25,22 +25,11 @@ from kvmm.models.patches import multiply_patches
 from kvmm.models.processors import load_processor
 
 DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
-# In assets, by name, the first of those that are there is the default: one for documents as people have them, and the
-# one that tests and committed figures rest on, small enough for a wheel.
-OFFICE_MODEL, TINY_MODEL = EMBEDDED_MODELS = ("office-omni", "tiny-omni")
 # Loading needs the weights once, plus buffers and activations.
 MEMORY_HEADROOM = 1.15
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
 _OTHER_TYPES = (AttributeError, KeyError, TypeError)  # of values in a header
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-def assets_folder() -> Path:
-    """The folder with the embedded models and the samples: in a checkout, else where the wheel installed it."""
-    root = Path(__file__).resolve().parents[2]
-    if (root / "pyproject.toml").is_file():
-        return root / "assets"
-    return Path(sysconfig.get_path("data")) / "share" / "kvmm" / "assets"
 
 
 def load_model(
@@ -103,7 +92,7 @@ def _build(model_class: type[PreTrainedModel], folder: Path, config: Any, dtype:
 
 def embedded_models() -> list[str]:
     """Names of the models in ``assets``, the default first; a wheel has ``tiny-omni`` alone."""
-    return [name for name in EMBEDDED_MODELS if (assets_folder() / name / "config.json").is_file()]
+    return models_in(assets_folder(), EMBEDDED_MODELS)
 
 
 def default_model() -> Path:
