@@ -7,7 +7,7 @@ import mimetypes
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvmm.models.loading import assets_folder
+from kvmm.embedded import assets_folder
 
 SAMPLES = assets_folder() / "samples"
 

@@ -15,6 +15,7 @@ import pytest
 import kvmm
 from kvmm import cli
 from kvmm.analysis.cost.shapes import SHAPES
+from kvmm.embedded import EMBEDDED_MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "transformers", "gradio", "plotly", "numpy", "PIL", "librosa", "huggingface_hub", "pyarrow"}
@@ -92,6 +93,9 @@ def test_completion():
     hub = [shape.hub_id for shape in SHAPES.values() if shape.hub_id.startswith("Qwen/Qwen2.5-VL")]
     assert len(hub) >= 4 and set(hub) <= set(complete("ask", "--model", "Qwen/Qwen2.5-VL"))
     assert {"Qwen3-8B", "Qwen3-VL-8B-Instruct"} <= set(complete("plan", "--model", "Qwen3"))
+    for words in (("ask",), ("app",), ("serve",), ("eval", "docvqa"), ("plan",), ("analyze", "norms")):
+        assert set(EMBEDDED_MODELS) <= set(complete(*words, "--model", ""))
+    assert "tiny-omni" in complete("ask", "--model", "ti") and "tiny-omni" not in complete("ask", "--model", "of")
     assert "google/gemma-3-12b-it" in complete("analyze", "cost", "--model", "google/")
 
 

@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("errors", "modality", "modality_codes", "media", "pdf", "decoding"),
         *("lazy", "paced", "fields", "memory_text", "markdown_text", "bounded_json", "bounded_yaml", "tensor_file"),
-        "generating_model",
+        *("generating_model", "embedded"),
     ),
     ("kernels",),
     ("calibration.data",),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from kvmm.models.coded_weights import dequantize_rows, quantize_rows
-from kvmm.models.packed_weights import is_coded
+from kvmm.models.packed_weights import is_coded, share_of
 from training.model_config import AUXILIARY
 from training.smollm2.folder import EMBEDDINGS
 
@@ -34,14 +34,13 @@ def rounded(weights: Sequence[Tensor], share: float) -> list[Tensor]:
 
 
 class Rounding:
-    """Weights of a model that are stored in steps of `share`, embeddings in half of that."""
+    """Weights of a model that are stored in steps of `share`, embeddings in finer ones."""
 
     def __init__(self, model: nn.Module, share: float) -> None:
         self.groups: dict[tuple[float, int], list[nn.Parameter]] = {}  # steps and length of a row -> matrices
         for name, p in model.named_parameters():
             if is_coded(p) and not name.startswith(AUXILIARY):
-                own = share / 2 if any(part in name for part in EMBEDDINGS) else share
-                self.groups.setdefault((own, p[0].numel()), []).append(p)
+                self.groups.setdefault((share_of(name, share, EMBEDDINGS), p[0].numel()), []).append(p)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, FuseValues, Model, Quiet
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
+from kvmm.samples import load_samples
 
 if TYPE_CHECKING:
     from kvmm.calibration.fit import Example
@@ -100,7 +101,6 @@ def _questions(data: Path | None) -> list[Example]:
     """Examples of a file of JSON lines; without one, of the samples."""
     from kvmm.analysis.drift.prompts import read_lines
     from kvmm.calibration.fit import examples_of_lines, examples_of_samples
-    from kvmm.samples import load_samples
 
     if data is None:
         return examples_of_samples((sample.files, sample.question) for sample in load_samples())

@@ -6,12 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvmm.errors import KVMMError
-
-if TYPE_CHECKING:
-    from kvmm.samples import SampleQuestion
+from kvmm.samples import SampleQuestion, load_samples
 
 MAX_TEXT_BYTES = 16 * 2**20
 
@@ -128,7 +126,6 @@ def sample_media(network: Any) -> list[tuple[SampleQuestion, dict[str, Any]]]:
     """
     from kvmm.media import load_media
     from kvmm.models import family_of
-    from kvmm.samples import load_samples
 
     input_modalities = family_of(network.config).modalities
     samples = []

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from kvmm.analysis.cost.shapes import SHAPES, ModelShape
+from kvmm.embedded import assets_folder, models_in
 from kvmm.policy import policies
 from kvmm.policy.files import is_policy_file
 
@@ -23,7 +24,8 @@ def complete_policy(incomplete: str) -> Iterator[tuple[str, str]]:
 
 
 def complete_model(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Hub ids of common models, then folders."""
+    """Embedded models and hub ids of common ones, then folders."""
+    yield from ((name, "comes along") for name in models_in(assets_folder()) if name.startswith(incomplete))
     yield from ((shape.hub_id, _line(shape)) for shape in SHAPES.values() if shape.hub_id.startswith(incomplete))
     yield from _paths(incomplete, lambda path: False)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from kvmm.cache.fuse import fuse_value_rotation
+from kvmm.calibration.data import FORMAT as CALIBRATION_FORMAT
+from kvmm.embedded import EMBEDDED_MODELS, OFFICE_MODEL, TINY_MODEL, assets_folder, models_in
 from kvmm.errors import KVMMError
 from kvmm.models.families import family_of
 from kvmm.models.packaged import PACKAGED, packaged_folder
@@ -23,21 +25,11 @@ from kvmm.models.patches import multiply_patches
 from kvmm.models.processors import load_processor
 
 DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
-# In assets, by name, the first of those that are there is the default: one for documents as people have them, and the
-# one that tests and committed figures rest on, small enough for a wheel.
-OFFICE_MODEL, TINY_MODEL = EMBEDDED_MODELS = ("office-omni", "tiny-omni")
 # Loading needs the weights once, plus buffers and activations.
 MEMORY_HEADROOM = 1.15
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
+_OTHER_TYPES = (AttributeError, KeyError, TypeError)  # of values in a header
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-def assets_folder() -> Path:
-    """The folder with the embedded models and the samples: in a checkout, else where the wheel installed it."""
-    root = Path(__file__).resolve().parents[2]
-    if (root / "pyproject.toml").is_file():
-        return root / "assets"
-    return Path(sysconfig.get_path("data")) / "share" / "kvmm" / "assets"
 
 
 def load_model(
@@ -100,7 +92,7 @@ def _build(model_class: type[PreTrainedModel], folder: Path, config: Any, dtype:
 
 def embedded_models() -> list[str]:
     """Names of the models in ``assets``, the default first; a wheel has ``tiny-omni`` alone."""
-    return [name for name in EMBEDDED_MODELS if (assets_folder() / name / "config.json").is_file()]
+    return models_in(assets_folder(), EMBEDDED_MODELS)
 
 
 def default_model() -> Path:
@@ -201,22 +193,35 @@ def _parameters(folder: Path) -> int:
 
 
 def _safetensors_elements(path: Path) -> int:
+    """Weights in one file: none in a calibration."""
     try:
         with path.open("rb") as file:
             header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        metadata = header.pop("__metadata__", None) or {}
+        if metadata.get("format") == CALIBRATION_FORMAT:
+            return 0
+        shapes = {name: entry["shape"] for name, entry in header.items()}
+        if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
+            raise ValueError("a shape is no list of sizes")
+        size = path.stat().st_size
+    except (OSError, ValueError, MemoryError, OverflowError, RecursionError, *_OTHER_TYPES) as error:
         raise KVMMError(f"{path} is not a complete safetensors file: copy or download it again.") from error
-    stated = header.get("__metadata__", {}).get(ELEMENTS, "")
-    if path.name == PACKED_FILE and stated.isdecimal():
-        return int(stated)
-    total = 0
-    for name, entry in header.items():
-        if name != "__metadata__" and not (path.name == PACKED_FILE and name.endswith(SIDE_TENSORS)):
-            count = 2 if path.name == PACKED_FILE and name.endswith(LOW) else 1  # two levels a byte
-            for size in entry["shape"]:
-                count *= size
-            total += count
-    return total
+    if path.name != PACKED_FILE:
+        return sum(map(math.prod, shapes.values()))
+    # two levels a byte
+    counted = sum(
+        (2 if name.endswith(LOW) else 1) * math.prod(shape)
+        for name, shape in shapes.items()
+        if not name.endswith(SIDE_TENSORS)
+    )
+    return _stated_elements(metadata.get(ELEMENTS), size) or counted
+
+
+def _stated_elements(stated: Any, size: int) -> int | None:
+    """The number of weights that a file of ``size`` bytes says it holds, where it is one that it can hold."""
+    if not (isinstance(stated, str) and stated.isascii() and stated.isdecimal() and len(stated) <= len(str(8 * size))):
+        return None
+    return int(stated) if int(stated) <= 8 * size else None  # a weight has a bit at least
 
 
 def free_bytes(device: torch.device) -> int:

@@ -28,6 +28,7 @@ LOW, _HIGH, _STEP, _MINIMUM, _SHAPE = ".low", ".high", ".step", ".minimum", ".sh
 SIDE_TENSORS = (_HIGH, _STEP, _MINIMUM, _SHAPE, *CODED_SIDE)  # beside the low bits or the codes of a matrix
 ELEMENTS = "elements"  # of a file's metadata: how many weights it holds
 _READERS = 4  # matrices that are decoded at a time
+_FINER = 0.5  # of the step: for matrices that take finer ones
 _LEAST_COLUMNS = 16  # of a matrix that is coded: fewer do not pay for a step
 _SHRINK = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range; outliers are clipped where that lowers the squared error
 _REMEDY = "copy or download it again."
@@ -125,14 +126,14 @@ def code_weights(weights: dict[str, Tensor], share: float, finer: Iterable[str] 
     Args:
         weights: tensors by checkpoint name; those of two dimensions or more are coded, the others stay in bfloat16.
         share: steps of a row's root mean square (:func:`kvmm.models.coded_weights.quantize_rows`).
-        finer: parts of names of matrices whose steps are half as long, such as embeddings.
+        finer: parts of names of matrices whose steps are shorter (:func:`share_of`), such as embeddings.
     """
     out: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if not is_coded(tensor):
             out[name] = tensor.to(torch.bfloat16).contiguous()
             continue
-        parts = code_matrix(tensor.flatten(1), share / 2 if any(part in name for part in finer) else share)
+        parts = code_matrix(tensor.flatten(1), share_of(name, share, finer))
         out |= {name + suffix: part for suffix, part in parts.items()}
         if tensor.ndim > 2:
             out[name + _SHAPE] = torch.tensor(tensor.shape)
@@ -142,6 +143,11 @@ def code_weights(weights: dict[str, Tensor], share: float, finer: Iterable[str] 
 def is_coded(tensor: Tensor) -> bool:
     """Whether :func:`code_weights` codes a tensor: a matrix, or what flattens to one, of long enough rows."""
     return tensor.ndim >= 2 and tensor.shape[1:].numel() >= _LEAST_COLUMNS
+
+
+def share_of(name: str, share: float, finer: Iterable[str]) -> float:
+    """Steps of a matrix by its name: of `share`, or of a part of it where the name has a part that `finer` names."""
+    return share * _FINER if any(part in name for part in finer) else share
 
 
 def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -215,5 +221,5 @@ def load_packed(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, T
 
 __all__ = [
     "ELEMENTS", "LOW", "PACKED_FILE", "SIDE_TENSORS", "WIDTHS", "code_weights", "dequantize", "is_coded", "load_packed",
-    "pack_weights", "quantize", "save_packed", "unpack_weights",
+    "pack_weights", "quantize", "save_packed", "share_of", "unpack_weights",
 ]  # fmt: skip

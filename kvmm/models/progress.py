@@ -55,11 +55,12 @@ class Progress:
     first_step: float | None = None
 
 
-def step_times(times: Sequence[float]) -> tuple[float | None, float]:
+def step_times(times: Sequence[float], count: int | None = None) -> tuple[float | None, float]:
     """The seconds of the first step behind the first token, and the rate of tokens of the steps after it.
 
     Args:
         times: of the tokens, ascending; those of one step, as drafts give them, have one time.
+        count: how many tokens there were, where some have no time of their own; those are taken to be among the last.
 
     Returns:
         ``first_step`` and ``tokens_per_second`` of :class:`Progress`.
@@ -69,9 +70,10 @@ def step_times(times: Sequence[float]) -> tuple[float | None, float]:
         return None, 0.0
     seconds = times[first] - times[0]
     rest = bisect_right(times, times[first])
+    count = len(times) if count is None else count
     if rest == len(times):
-        return seconds, (rest - first) / seconds
-    return seconds, (len(times) - rest) / (times[-1] - times[first])
+        return seconds, max(count - first, 0) / seconds
+    return seconds, max(count - rest, 0) / (times[-1] - times[first])
 
 
 def progress_of(

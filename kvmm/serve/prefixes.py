@@ -73,7 +73,7 @@ class PrefixStore:
         """A fork of the longest prefix of a prompt that has at most ``most`` tokens, and its length; ``counted``: among
         the hits and misses."""
         for name in self._names(scope, keys, most):
-            prefix = self._prefixes.get(name) or self._from_disk(name)
+            prefix = self._prefixes.get(name) or self._from_disk(name, counted)
             if prefix is None:
                 continue
             if name in self._prefixes:
@@ -140,7 +140,7 @@ class PrefixStore:
         if self.disk is not None:
             self.disk.write(name, prefix.cache)
 
-    def _from_disk(self, name: Name) -> Prefix | None:
+    def _from_disk(self, name: Name, counted: bool) -> Prefix | None:
         if self.disk is None or self._load is None or not self.disk.has(name):
             return None
         try:
@@ -149,7 +149,7 @@ class PrefixStore:
             logger.warning("A prefix on disk cannot be used and is removed: %s", error)
             self.disk.remove(name)
             return None
-        self.counts.disk_hits += 1
+        self.counts.disk_hits += counted
         prefix.storages = storages(prefix.cache)
         self._keep(prefix)
         return prefix

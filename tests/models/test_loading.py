@@ -6,7 +6,9 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from kvmm.calibration import FILE_NAME
 from kvmm.errors import KVMMError
 from kvmm.models import load_model, loading
 from tests.models import checkpoints
@@ -116,6 +118,51 @@ def test_memory_is_checked_before_loading(folder, monkeypatch):
     monkeypatch.setattr(loading, "free_bytes", lambda device: 1000)
     with pytest.raises(KVMMError, match=r"omni needs about .* GiB .* are free on cpu: choose a smaller model"):
         load_model(folder, device="cpu")
+
+
+def with_header(path, header, size=1000):
+    """A safetensors file of a header and ``size`` bytes."""
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(size))
+
+
+@pytest.mark.parametrize("stated", [500, None, ["5"], "-5", "5e9", "٣٢", "²", "", "99999", "9" * 30, "9" * 5000])
+def test_a_malformed_number_of_weights_is_not_believed(tmp_path, stated):
+    header = {"__metadata__": {loading.ELEMENTS: stated}, "w.coded": {"dtype": "U8", "shape": [900]}}
+    header |= {"w.steps": {"dtype": "BF16", "shape": [20]}, "v.low": {"dtype": "U8", "shape": [4, 5]}}
+    with_header(tmp_path / loading.PACKED_FILE, header)
+    assert loading._parameters(tmp_path) == 900 + 2 * 4 * 5
+    header["__metadata__"][loading.ELEMENTS] = "1234"
+    with_header(tmp_path / loading.PACKED_FILE, header)
+    assert loading._parameters(tmp_path) == 1234
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [], 5, {"w": 5}, {"w": {}}, {"w": {"shape": 3}}, {"w": {"shape": ["ab", 2]}}, {"w": {"shape": [-1, 3]}},
+        {"w": {"shape": [True]}}, {"__metadata__": ["elements"]}, {"__metadata__": "elements"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_malformed_header_is_one_line(tmp_path, header):
+    with_header(tmp_path / loading.PACKED_FILE, header)
+    with pytest.raises(KVMMError, match="not a complete safetensors file"):
+        loading._parameters(tmp_path)
+
+
+def test_a_header_nested_too_deep_is_one_line(tmp_path):
+    text = b"[" * 200_000
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(KVMMError, match="not a complete safetensors file"):
+        loading._parameters(tmp_path)
+
+
+def test_a_calibration_is_no_weights():
+    folder = loading.assets_folder() / loading.TINY_MODEL
+    weights = load_file(folder / "model.safetensors")
+    assert (folder / FILE_NAME).is_file()
+    assert loading._parameters(folder) == sum(tensor.numel() for tensor in weights.values())
 
 
 def test_dtype(folder, monkeypatch):

@@ -20,3 +20,16 @@ from kvmm.models.progress import step_times
 )
 def test_the_first_step_is_apart(times, first, rate):
     assert step_times(times) == (first, rate)
+
+
+@pytest.mark.parametrize(
+    ("times", "count", "first", "rate"),
+    [
+        ([5.0], 4, None, 0.0),
+        ([5.0, 7.0], 5, 2.0, 2.0),
+        ([5.0, 7.0, 8.0, 9.0], 6, 2.0, 2.0),
+        ([5.0, 7.0, 8.0, 9.0], 1, 2.0, 0.0),
+    ],
+)
+def test_tokens_without_a_time_are_among_the_last(times, count, first, rate):
+    assert step_times(times, count) == (first, rate)

@@ -170,6 +170,18 @@ def test_prefixes_are_found_after_a_restart(filled: KVMMCache, omni: Any, tmp_pa
     assert file.exists()
 
 
+def test_a_prompt_that_is_read_again_counts_its_file_once(filled: KVMMCache, omni: Any, tmp_path: Path) -> None:
+    disk = on_disk(tmp_path)
+    store = PrefixStore(1, disk, lambda name: disk.load(name, omni[0]))  # nothing stays in memory
+    put(store, filled, keys(), write=True)
+    store.close()
+    again = PrefixStore(1, on_disk(tmp_path), lambda name: disk.load(name, omni[0]))
+    for counted in (True, False):
+        assert again.find(SCOPE, keys(), 200, counted=counted) is not None
+        assert (again.counts.hits, again.counts.disk_hits) == (1, 1)
+    again.close()
+
+
 def test_a_stop_says_what_it_writes_first(filled: KVMMCache, omni: Any, tmp_path: Path, caplog: Any) -> None:
     store = reopened(tmp_path, omni[0])
     put(store, filled, keys())

@@ -55,6 +55,25 @@ def test_with_lists_half_are_of_many_countries(values, tmp_path):
     assert sum(a == b for a, b in zip(before, after, strict=True)) < 0.6 * len(after)
 
 
+def test_one_heads_a_department_and_no_profession(values, tmp_path):
+    from training.office.document import Document
+    from training.office.registry import kinds
+
+    (tmp_path / "names").mkdir()
+    (tmp_path / "names/jobs.txt").write_text("Gaffer\nSub\n")
+    values.names.cache_clear()
+    behind = {"Head of": set(), "Senior": set(), "Junior": set()}
+    for seed in range(300):
+        card = Document(values.Rng(seed), (756, 532))
+        kinds()["business_card"][0](card)
+        (position,) = (ask.answer for ask in card.asks if "What is the position?" in ask.questions)
+        for rank, found in behind.items():
+            if position.startswith(f"{rank} "):
+                found.add(position.removeprefix(f"{rank} "))
+    assert behind["Head of"] and behind["Head of"] <= set(values.DEPARTMENTS)
+    assert behind["Senior"] | behind["Junior"] == set(values.jobs())
+
+
 def test_lists_are_collected_from_faker(train_assets, tmp_path):
     pytest.importorskip("faker")
     from training.asset_names import LETTERS, collect_names

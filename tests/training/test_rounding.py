@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from kvmm.models import packed_weights
 from kvmm.models.packed_weights import code_weights, unpack_weights
 from training.rounding import Rounding, rounded
 from training.smollm2.folder import EMBEDDINGS
@@ -21,7 +23,9 @@ class Small(nn.Module):
         self.aux_head = nn.Linear(WIDTH, 2)
 
 
-def test_a_step_sees_the_weights_that_export_stores():
+@pytest.mark.parametrize("finer", [0.5, 0.25])
+def test_a_step_sees_the_weights_that_export_stores(monkeypatch, finer):
+    monkeypatch.setattr(packed_weights, "_FINER", finer)
     torch.manual_seed(0)
     model = Small()
     before = {n: p.detach().clone() for n, p in model.named_parameters()}

@@ -17,7 +17,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models.confidence import Confidence
 from kvmm.models.conversation import BUSY
-from kvmm.models.progress import Progress
+from kvmm.models.progress import Progress, step_times
 from kvmm.models.sampling import GREEDY, Sampling
 from kvmm.ui.endpoint.client import Endpoint, EndpointUsage
 from kvmm.ui.endpoint.parts import message_of
@@ -146,20 +146,20 @@ def _progress(
     confidence = None
     if done and not stopped and usage is not None and usage.confidence is not None:
         confidence = Confidence(usage.confidence, usage.unsure, usage.supported)
-    spread = times[-1] - times[0] if len(times) > 1 else 0.0
-    tokens = len(times) if told is None else told
+    first_step, rate = step_times(times, told)
     return Progress(
         text=text.strip(),
-        tokens=tokens,
+        tokens=len(times) if told is None else told,
         seconds=time.perf_counter() - begin,
         ttft=times[0] - begin if times else None,
-        tokens_per_second=max(tokens - 1, 0) / spread if spread > 0 else 0.0,
+        tokens_per_second=rate,
         memory=None,
         done=done,
         stopped=stopped,
         usage=usage,
         confidence=confidence,
         nearest_text=usage.nearest_text if done and not stopped and usage is not None else None,
+        first_step=first_step,
     )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from kvmm.models.confidence import Confidence
 from kvmm.models.sampling import GREEDY, Sampling
 from kvmm.samples import SAMPLES
 from kvmm.serve.protocol import TokenLogprob
+from kvmm.ui.endpoint import conversation as talking
 from kvmm.ui.endpoint.client import MAX_LINE, Endpoint, EndpointUsage
 from kvmm.ui.endpoint.conversation import EndpointConversation
 from kvmm.ui.endpoint.models import EndpointModels
@@ -44,6 +46,16 @@ def test_an_answer_streams_with_what_the_server_tells(server) -> None:
     assert headers["Authorization"] == "Bearer secret"
     assert body["model"] == "small" and body["max_tokens"] == 9 and body["temperature"] == 0 and body["stream"]
     assert "seed" not in body and "top_p" not in body
+
+
+def test_the_rate_is_that_of_the_steps_after_the_first(server, monkeypatch) -> None:
+    """Pieces come at 1, 5, 6 and 7 seconds; the server says that they were six tokens."""
+    ticks = [0.0, *(t for time in (1.0, 5.0, 6.0, 7.0) for t in (time, time)), 7.0]
+    monkeypatch.setattr(talking, "time", SimpleNamespace(perf_counter=iter(ticks).__next__))
+    server.chunks = [*map(event, "abcd"), event(usage=USAGE | {"completion_tokens": 6}), b"data: [DONE]\n\n"]
+    steps = list(talk(server).ask("What is the total?"))
+    assert [step.tokens_per_second for step in steps] == [0, 0.25, 1, 1, 2]
+    assert (steps[-1].ttft, steps[-1].first_step, steps[-1].tokens) == (1, 4, 6)
 
 
 def test_a_follow_up_sends_what_was_said_and_shown(server) -> None:

@@ -122,10 +122,17 @@ def certificate(d: Document) -> None:
     d.absent("Until when is the certificate valid?", "When does the certificate expire?")
 
 
+def _position(r: v.Rng) -> str:
+    """One heads a department, and is a senior or a junior of a profession."""
+    rank = r.pick(("Senior ", "Head of ", "Junior ", "", ""))
+    many = {"Head of ": v.DEPARTMENTS, "": (*v.jobs(), *v.DEPARTMENTS)}.get(rank, v.jobs())
+    return rank + r.pick(many)
+
+
 @kind("business_card", 2.0)
 def business_card(d: Document) -> None:
     r = d.r
-    name, firm, job = person(r), v.company(r), f"{r.pick(('Senior ', 'Head of ', 'Junior ', '', ''))}{r.pick((*v.jobs(), *v.DEPARTMENTS))}"
+    name, firm, job = person(r), v.company(r), _position(r)
     phone, mail, web, street, city = v.phone(r), v.email(r), v.website(r), v.street(r), town(r)
     align, rows = r.pick("llcr"), [(name, 1), (job, 2), (firm, 2)]
     if r.chance(0.4):
