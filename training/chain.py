@@ -2,6 +2,8 @@
 
     python -m training.chain run --minutes 9 --gpus 2 --out carried       # repeat while the machine is there
     python -m training.chain send --batch 1 --out carried                 # the parts that did not fit the first time
+    python -m training.chain run --minutes 20 --gpus 2 --detach           # goes on when the call ends
+    python -m training.chain watch --minutes 9      # what it prints; exit code 3 while it goes on, 1 if it failed
 
 `run` goes on where `--folder` stands: the base is joined from `--parts` if it is not there, the teacher is trained on
 texts, then pieces on pages until the minutes or the schedule are used up. At the end it writes a checkpoint in the
@@ -16,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from pathlib import Path
 from training.arguments import step_share
 from training.checkpoints import coded_weights, compact, load_weights
 from training.parts import PART_BYTES, join_parts, split_folder
+from training.processes import Processes, detach, ended, watch
 from training.smollm2.folder import CONFIG, TOKENIZER, read_config
 
 BATCH = 4  # parts sent at a time: 60 MiB
@@ -48,7 +50,7 @@ class Session:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log_file = self.folder / "chain.json"
         self.log: list[dict] = json.loads(self.log_file.read_text()) if self.log_file.is_file() else []
-        self.processes: list[subprocess.Popen] = []
+        self.processes = Processes()
         self.text, self.omni, self.joined = (self.folder / name for name in ("text", "omni", "joined"))
 
     @property
@@ -62,27 +64,6 @@ class Session:
     def note(self, phase: str, started: float, **more: object) -> None:
         self.log.append({"phase": phase, "seconds": round(time.perf_counter() - started, 1), **more})
         self.log_file.write_text(json.dumps(self.log, indent=1) + "\n", encoding="utf-8")
-
-    # ---- processes ----
-
-    def start(self, arguments: Sequence[str], log: Path, **environment: str) -> subprocess.Popen:
-        """Starts a module in a process group of its own, so that its data workers end with it."""
-        with log.open("w") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], stdout=file, stderr=subprocess.STDOUT, process_group=0,
-                env={**os.environ, **environment},
-            )  # fmt: skip
-        self.processes.append(process)
-        return process
-
-    def end(self, processes: Sequence[subprocess.Popen]) -> None:
-        """Ends processes and whatever they started."""
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if process in self.processes:
-                self.processes.remove(process)
 
     def train(self, name: str, arguments: Sequence[str], minutes: float) -> bool:
         """One run of `training.train`, a process a GPU; returns whether it ended well."""
@@ -100,7 +81,9 @@ class Session:
         ranks = []
         for rank, log in enumerate(logs):
             several = {"RANK": str(rank), "WORLD_SIZE": str(args.gpus)} if args.gpus > 1 else {}
-            ranks.append(self.start(command, log, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), **several))
+            ranks.append(
+                self.processes.start(command, log, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), **several)
+            )
         shown, overdue = 0, begin + minutes * 60 + GRACE
         while True:
             codes = [process.poll() for process in ranks]
@@ -111,7 +94,7 @@ class Session:
             if codes[0] is not None or any(codes) or time.perf_counter() > overdue:
                 break
             time.sleep(0.5)
-        self.end(ranks)
+        self.processes.end(ranks)
         self.note(name, begin, minutes=round(minutes, 2), exit=codes)
         failed = next((rank for rank, code in enumerate(codes) if code), None)
         if failed:  # that of the first is on the screen already
@@ -204,7 +187,7 @@ class Session:
             command += ["bfloat16", "--limit", str(self.args.limit), "--out", str(report), "--sets", *self.args.sets]
             command += ["--device", self.args.device] if self.args.device else []
             log = self.folder / "evaluate.log"
-            process = self.start(command, log)
+            process = self.processes.start(command, log)
             code = process.wait(max(seconds - (time.perf_counter() - begin), 10))
             if code:
                 print(log.read_text()[-1500:], flush=True)
@@ -220,7 +203,9 @@ class Session:
             base = self.origin()
             if args.evaluate and not (self.folder / "heldout" / "heldout.jsonl").is_file():
                 command = ["training.heldout", "--out", str(self.folder / "heldout"), "--sets", *args.sets]
-                held_out = self.start(command, self.folder / "heldout.log")  # beside the training, by one core
+                held_out = self.processes.start(
+                    command, self.folder / "heldout.log"
+                )  # beside the training, by one core
             self.teacher(base)
             self.pieces(base)
             if not (self.omni / CONFIG).is_file():
@@ -233,7 +218,7 @@ class Session:
                 shutil.copy(self.folder / "evaluation.json", args.out)
             print(table(json.loads((self.omni / "progress.json").read_text())["history"], scores, self.log), flush=True)
         finally:
-            self.end(list(self.processes))
+            self.processes.end()
 
 
 def table(history: Sequence[dict], scores: dict, log: Sequence[dict]) -> str:
@@ -278,10 +263,14 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     sending = commands.add_parser("send", help="copy a transfer's parts of the last checkpoint")
     running = commands.add_parser("run", help="train until this call's minutes are used up")
-    for command in (sending, running):
+    watching = commands.add_parser("watch", help="show what a detached run prints")
+    for command in (sending, running, watching):
         command.add_argument("--folder", type=Path, default=Path("runs/chain"), help="where the chain stands")
     sending.add_argument("--out", type=Path, required=True)
     sending.add_argument("--batch", type=int, default=1, help=f"of {BATCH} parts, from 0 (default 1)")
+    watching.add_argument(
+        "--minutes", type=float, default=0.0, help="at most, until it ends (default 0: what there is)"
+    )
     add = running.add_argument
     add("--minutes", type=float, required=True, help="wall-clock minutes of this call, everything included")
     add("--out", type=Path, help="folder for the first parts of the checkpoint, the log and the evaluation")
@@ -313,14 +302,21 @@ def main() -> None:
     add("--profile", type=int, nargs=2, metavar=("FIRST", "COUNT"), help="of training.train: where updates spend time")
     add("--device", help="of training.train, such as cpu")
     add("--no-graphs", dest="graphs", action="store_false", help="of training.train: no CUDA graphs")
+    add("--detach", action="store_true", help="return at once; the run outlives this call (`watch` shows it)")
     add("more", nargs="*", help="after --: options of training.train for the pieces, such as -- --text-lr 0.3")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     try:
         if args.command == "send":
             send(args.folder, args.out, args.batch)
+        elif args.command == "watch":
+            sys.exit(watch(args.folder, args.minutes * 60))
+        elif args.detach:
+            own = [word for word in sys.argv[1:] if word != "--detach"]
+            print(f"process {detach(['training.chain', *own], args.folder)} goes on in {args.folder}")
         else:
-            Session(args).run()
+            with ended(args.folder):
+                Session(args).run()
     except ValueError as error:
         sys.exit(str(error))
 

@@ -6,6 +6,8 @@
 Needs kvmm's own requirements. Questions are answered by :class:`kvmm.models.Conversation`, greedily, so the
 log-probabilities are those that a user's answer has. Pages, documents and recordings are divided by a hash of their
 names: all questions about one are in the same half. Answers are kept in ``--rows``, where an interrupted run goes on.
+``--part 0 12`` answers the full-precision questions of every twelfth document, from the first on, and ends: several
+processes then share the work, and the command without it finds their answers.
 """
 
 from __future__ import annotations
@@ -86,10 +88,10 @@ def collect(model: object, processor: object, policy: str, lines: Sequence[dict]
     """All rows of a policy; ``path`` holds those of an earlier run with the same model, and gets the new ones."""
     head = {"fingerprint": model_fingerprint(model), "dtype": str(model.dtype), "policy": policy}
     head["data_sha256"] = file_hash(root / "heldout.jsonl")
-    written = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    rows = written[1:] if written[:1] == [head] else []
+    rows = rows_of(path, head)
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = {row["id"] for row in rows}
+    others = [row for part in sorted(path.parent.glob(f"{path.stem}.*{path.suffix}")) for row in rows_of(part, head)]
+    done = {row["id"] for row in (*rows, *others)}
     talk = Conversation(model, processor, policy, graph=False)
     begin, new = time.time(), 0
     with path.open("a" if rows else "w", encoding="utf-8") as file:
@@ -103,7 +105,13 @@ def collect(model: object, processor: object, policy: str, lines: Sequence[dict]
             new += len(answered)
             print(f"{policy}: {len(rows)} answers, {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
     wanted = {line["id"] for line in lines}
-    return [row for row in rows if row["id"] in wanted]
+    return [row for row in (*rows, *others) if row["id"] in wanted]
+
+
+def rows_of(path: Path, head: dict) -> list[dict]:
+    """The rows of a file that begins with ``head``; none of one that is not there, or of another model or set."""
+    written = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    return written[1:] if written[:1] == [head] else []
 
 
 def fit(features: np.ndarray, right: np.ndarray) -> tuple[float, np.ndarray]:
@@ -177,7 +185,10 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", help="only these sets")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--part", type=int, nargs=2, metavar=("INDEX", "COUNT"), help="answer one part of the set")
     args = parser.parse_args()
+    if args.part and not 0 <= args.part[0] < args.part[1]:
+        parser.error("--part INDEX COUNT: the index is from 0 to COUNT - 1")
 
     source = args.data / "heldout.jsonl"
     lines = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
@@ -186,6 +197,11 @@ def main() -> None:
         parser.error(f"{args.data} has no such sets")
     torch.backends.cuda.matmul.allow_tf32 = False
     model, processor = load_model(args.model, device=args.device, dtype=args.dtype)
+    if args.part:
+        index, count = args.part
+        own = [line for group in by_document(lines)[index::count] for line in group]
+        collect(model, processor, FULL, own, args.data, args.rows / f"{FULL}.{index}.jsonl")
+        return
     rows = collect(model, processor, FULL, lines, args.data, args.rows / f"{FULL}.jsonl")
     half = [row for row in rows if row["half"] == "fit"]
     features = np.array([list(answer_features(row["logprobs"]).values()) for row in half])

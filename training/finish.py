@@ -1,0 +1,96 @@
+"""What a trained model needs beside its weights, all at once: answers about held-out pages, calibration, confidence.
+
+    python -m training.finish --model runs/chain/model --heldout runs/heldout --calibration runs/calibration \\
+        --gpus 2 --minutes 4 --out runs/finish
+
+Processes share the GPUs until all have ended or the minutes are over; what they have written by then stays:
+``evaluation.json`` of `training.evaluate`, ``kvmm_calibration.safetensors`` of `kvmm calibrate`, answers of
+`training.confidence` in ``rows/``, which fits to them in a minute of a CPU, and with ``--blind`` the folder ``blind``
+of `kvmm eval`. Where the time was too short, the same command goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from training.processes import Processes
+
+CALIBRATION = "kvmm_calibration.safetensors"
+POLICIES = ("bf16", "balanced", "small")  # that the blind set is answered with; the packed ones need a calibration
+SET = "unseen"  # whose answers say how sure the model may be
+
+
+def tasks(args: argparse.Namespace) -> dict[str, list[str]]:
+    """The modules to run with their arguments, by name, without what is done already."""
+    common = ["--model", str(args.model), "--dtype", "bfloat16"]
+    common += ["--device", args.device] if args.device else []
+    results = {"calibration": args.out / CALIBRATION, "evaluation": args.out / "evaluation.json"}
+    found = {
+        "calibration": ["kvmm", "calibrate", "--data", str(args.calibration / "questions.jsonl")],
+        "evaluation": ["training.evaluate", "--data", str(args.heldout), "--limit", str(args.limit)],
+    }
+    found["calibration"] += ["--limit", str(args.examples), *([] if args.choose else ["--gradients"])]
+    found = {
+        name: [*command, *common, "--out", str(results[name])]
+        for name, command in found.items()
+        if not results[name].is_file()
+    }
+    if args.blind:
+        policies = POLICIES if (args.model / CALIBRATION).is_file() else POLICIES[:1]
+        found["blind"] = ["kvmm", "eval", "blind", "--data", str(args.blind), "--policies", *policies, *common]
+        found["blind"] += ["--out", str(args.out / "blind"), "--quiet"]
+    for index in range(args.parts):
+        part = ["--part", str(index), str(args.parts), "--sets", SET, "--rows", str(args.out / "rows")]
+        found[f"confidence {index}"] = ["training.confidence", "--data", str(args.heldout), *part, *common]
+    return found
+
+
+def finish(args: argparse.Namespace) -> dict[str, int | None]:
+    """Runs all tasks beside each other; the exit code of each, None if the time was too short for it."""
+    begin, processes, running = time.monotonic(), Processes(), {}
+    codes: dict[str, int | None] = {}
+    (args.out / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        for number, (name, command) in enumerate(tasks(args).items()):
+            gpu = {"CUDA_VISIBLE_DEVICES": str(number % args.gpus)} if args.gpus else {}
+            log = args.out / "logs" / f"{name.replace(' ', '-')}.log"
+            running[name] = processes.start(command, log, OMP_NUM_THREADS="1", **gpu)
+        while running and time.monotonic() - begin < args.minutes * 60:
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                codes[name] = running.pop(name).returncode
+                print(f"{time.monotonic() - begin:6.1f} s  {name}: exit code {codes[name]}", flush=True)
+            time.sleep(0.2)
+    finally:
+        processes.end()
+    return codes | dict.fromkeys(running)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.finish", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", type=Path, required=True, help="folder of training.export")
+    add("--heldout", type=Path, default=Path("runs/heldout"), help="folder of training.heldout")
+    add("--calibration", type=Path, default=Path("runs/calibration"), help="folder of training.calibration")
+    add("--blind", type=Path, help="tests/blind, to answer that, too")
+    add("--out", type=Path, required=True)
+    add("--minutes", type=float, required=True, help="after which everything is ended")
+    add("--gpus", type=int, default=1, help="of this host; 0 for a CPU (default 1)")
+    add("--parts", type=int, default=12, help="processes that answer for the confidence (default 12)")
+    add("--examples", type=int, default=480, help="of calibration (default 480)")
+    add("--choose", action="store_true", help="calibrate by gradients only if they are measured to be better")
+    add("--limit", type=int, default=240, help="conversations of each held-out set (default 240)")
+    add("--device", help="such as cpu")
+    codes = finish(parser.parse_args())
+    for name, code in codes.items():
+        if code is None:
+            print(f"{name}: not done in time")
+    sys.exit(1 if any(codes.values()) else 3 if None in codes.values() else 0)
+
+
+if __name__ == "__main__":
+    main()
