@@ -7,10 +7,11 @@
 
 `run` goes on where `--folder` stands: the base is joined from `--parts` if it is not there, the teacher is trained on
 texts, then pieces on pages until the minutes or the schedule are used up. At the end it writes a checkpoint in the
-steps that ship as parts (`training.parts`), answers held-out pages with it if `--evaluate`, and prints a table. `send`
-copies the parts that one transfer takes. Where the machine is another one the next time, carry the parts there: with
-`--parts FOLDER` a checkpoint `omni` among them is joined and trained on, its own text tower being the teacher, after
-`--teacher-minutes` on texts if there are new ones; `--total-minutes` is then the length of a new schedule.
+steps that ship as parts (`training.parts`) and the exported model, answers held-out pages with that if `--evaluate`,
+and prints a table. `send` copies the parts that one transfer takes. Where the machine is another one the next time,
+carry the parts there: with `--parts FOLDER` a checkpoint `omni` among them is joined and trained on, its own text tower
+being the teacher, after `--teacher-minutes` on texts if there are new ones; `--total-minutes` is then the length of a
+new schedule.
 """
 
 from __future__ import annotations
@@ -171,14 +172,18 @@ class Session:
         self.note("checkpoint", begin, parts=len(parts), bytes=sum(part["bytes"] for part in parts))
         self.say(f"checkpoint of {len(parts)} parts, {sum(part['bytes'] for part in parts) / 1e6:.1f} MB")
 
-    def evaluate(self, held_out: subprocess.Popen | None) -> dict:
-        """Greedy answers of the checkpoint as it ships about held-out pages."""
-        from training.export import export
+    def export(self) -> None:
+        """The checkpoint as the model that ships, in the folder ``model``."""
+        from training.export import export  # transformers, whose import takes seconds that a new run need not wait for
 
-        begin, model, report = time.perf_counter(), self.folder / "model", self.folder / "evaluation.json"
-        place = self.folder / "checkpoint"
+        begin, place = time.perf_counter(), self.folder / "checkpoint"
         coded = coded_weights(place, self.args.step)
-        export(load_weights(place), place / TOKENIZER, model, read_config(place), coded)
+        export(load_weights(place), place / TOKENIZER, self.folder / "model", read_config(place), coded)
+        self.note("export", begin)
+
+    def evaluate(self, held_out: subprocess.Popen | None) -> dict:
+        """Greedy answers of the exported model about held-out pages."""
+        begin, model, report = time.perf_counter(), self.folder / "model", self.folder / "evaluation.json"
         seconds = max(self.left - PACKING / 2, 0.2) * 60
         with contextlib.suppress(subprocess.TimeoutExpired):
             if held_out is not None:
@@ -203,9 +208,8 @@ class Session:
             base = self.origin()
             if args.evaluate and not (self.folder / "heldout" / "heldout.jsonl").is_file():
                 command = ["training.heldout", "--out", str(self.folder / "heldout"), "--sets", *args.sets]
-                held_out = self.processes.start(
-                    command, self.folder / "heldout.log"
-                )  # beside the training, by one core
+                # beside the training, by one core
+                held_out = self.processes.start(command, self.folder / "heldout.log")
             self.teacher(base)
             self.pieces(base)
             if not (self.omni / CONFIG).is_file():
@@ -213,6 +217,7 @@ class Session:
             self.save()
             if args.out:
                 send(self.folder, args.out, 0)
+            self.export()
             scores = self.evaluate(held_out) if args.evaluate else {}
             if args.out and scores:
                 shutil.copy(self.folder / "evaluation.json", args.out)

@@ -73,6 +73,7 @@ def test_sessions_go_on_and_start_again_from_parts(base, tmp_path):
     progress = json.loads((first / "omni" / "progress.json").read_text())
     assert progress["step"] == 2 + 2 + 2  # the teacher's count goes on
     assert {"omni.json", "omni.00", "chain.json"} <= {f.name for f in out.iterdir()}
+    assert {"model.packed.safetensors", "config.json"} <= {f.name for f in (first / "model").iterdir()}
     # again on the same machine: the teacher is there, the schedule goes on from the state
     log = chain("--base", str(base), "--folder", str(first), "--pieces", "1")
     later = json.loads((first / "omni" / "progress.json").read_text())
