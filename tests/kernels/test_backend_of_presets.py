@@ -34,6 +34,16 @@ OTHER_DIMS = {
     80: ("rd2", "kivi2", "kivi4", "oscar2", "oscar2-g32", "ott2"),
     256: ("small", "rd1", "rd1.5", "rd2", "balanced", "rd2.25", "rd2.5", "rd3", "kivi2", "oscar2"),
 }
+NOT_CUDA_OF_OTHER_DIMS = {  # docs/gpu.md names all of them
+    (64, "kitty"): "triton",
+    (80, "paper-rotatekv2"): "triton",
+    (80, "turboquant2"): "torch",
+    (96, "turboquant2"): "torch",
+    (96, "turboquant2.5"): "torch",
+    (256, "quarot2"): "triton",
+    (256, "rotatekv2"): "triton",
+    (256, "turboquant2.5"): "torch",
+}
 NOT_PLAIN = ("turboquant2", "turboquant2.5", "paper-turboquant2.5")  # values that only the CUDA kernel knows
 
 
@@ -109,6 +119,12 @@ def test_backend(as_on_a_gpu, name):
 def test_backend_of_other_dims(as_on_a_gpu, dim, name):
     segment, behind, query = segment_and_query(get_policy(name), dim)
     assert backend_of(segment, AttentionCall(query, *behind)) == "cuda"
+
+
+@pytest.mark.parametrize(("dim", "name"), NOT_CUDA_OF_OTHER_DIMS)
+def test_other_backends_of_other_dims(as_on_a_gpu, dim, name):
+    segment, behind, query = segment_and_query(get_policy(name), dim)
+    assert backend_of(segment, AttentionCall(query, *behind)) == NOT_CUDA_OF_OTHER_DIMS[dim, name]
 
 
 def test_every_exception_is_a_preset():
