@@ -4,11 +4,13 @@ import itertools
 
 import pytest
 
+from training.office.charts import draw_chart
 from training.office.document import Block, Document
 from training.office.hand_forms import HandForm
 from training.office.pages import make_office_page
 from training.office.plots import draw_plot
 from training.office.refusals import measure
+from training.office.series_charts import draw_series
 from training.pages import Rng
 from training.pages.blocks import Box
 from training.pages.canvas import CHARACTERS, Canvas, font_files
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("train_assets")
 SHAPES = ((756, 532), (560, 448), (504, 784), (784, 308))
 
 
-def drawn(form, seed, many=False, **options):
+def drawn(form, seed, many=False, draw=draw_plot, **options):
     from training.office.canvas_engine import office_style
     from training.pages.blocks import Setter
 
@@ -35,7 +37,7 @@ def drawn(form, seed, many=False, **options):
         {"form": form, "values": values, "printed": texts, "ticks": ticks, **more, **options},
     )
     setter = Setter(canvas, office_style(r, 700, False), r)
-    return draw_plot(setter, Box(30, 670, 20, 680), block), canvas
+    return draw(setter, Box(30, 670, 20, 680), block), canvas
 
 
 @pytest.mark.parametrize("form", ["bar", "column", "line", "area", "dots", "lollipop", "pie", "donut"])
@@ -59,13 +61,18 @@ def test_several_series_show_their_legend(form):
             assert all(word in " ".join(canvas.lines()) for word in ("Ann", "Red", "Blue", "80"))
 
 
-@pytest.mark.parametrize("form", ["bar", "column", "line", "grouped", "lines", "lollipop"])
-def test_values_that_are_not_printed_are_in_the_character_map_alone(form):
+@pytest.mark.parametrize(
+    ("form", "draw"),
+    [(form, draw_plot) for form in ("bar", "column", "line", "grouped", "lines", "lollipop")]
+    + [(form, draw_chart) for form in ("bar", "column", "line")]
+    + [(form, draw_series) for form in ("grouped", "lines")],
+)
+def test_values_that_are_not_printed_are_in_the_character_map_alone(form, draw):
     """Where they would stand in print; the picture and its text have the labels and the ticks."""
     many, read = form in ("grouped", "lines"), [["27", "48", "13"], ["35", "16", "59"]]
     for seed in range(6):
-        without, plain = drawn(form, seed, many, printed=None)
-        done, canvas = drawn(form, seed, many, printed=None, read=read)
+        without, plain = drawn(form, seed, many, draw, printed=None)
+        done, canvas = drawn(form, seed, many, draw, printed=None, read=read)
         assert done == without and (canvas.ink() == plain.ink()).all() and canvas.lines() == plain.lines()
         added = canvas.chars[canvas.chars != plain.chars]
         assert done == bool(added.size) and (plain.chars[canvas.chars != plain.chars] == 0).all()

@@ -19,7 +19,8 @@ def draw_chart(s: Setter, box: Box, block: Block) -> bool:
     """Draws a chart over the width of ``box``; False, and nothing drawn, if there is no room for its labels.
 
     Options of the block: ``form``, ``values``, ``printed`` (texts shown at the marks, or None), ``ticks`` (values and
-    texts of the axis, or None), ``name`` (of the axis, may be empty).
+    texts of the axis, or None), ``name`` (of the axis, may be empty), ``read`` (one row of what values that are not
+    printed are, for the character map).
     """
     o, r = block.options, s.r
     height = min(box.bottom - box.y - 6, box.width * r.uniform(0.45, 0.8), 330)
@@ -50,6 +51,12 @@ def _texts(s: Setter, places) -> bool:
         if left < 2 or left + f.width(text) > s.canvas.width - 3 or y - f.ascent < 1 or y + 3 > s.canvas.height:
             return False
     return all([s.canvas.text(x, y, text, f, align) for x, y, text, align in places])
+
+
+def hint_value(s: Setter, o: dict, n: int, i: int, x: float, y: float, align: str = "c") -> None:
+    """Value ``i`` of series ``n``, where it is not printed, in the character map alone."""
+    if not o["printed"] and o.get("read"):
+        s.canvas.hint(x, y, o["read"][n][i], s.style.small, align)
 
 
 def in_valley(values: Sequence[float], i: int) -> bool:
@@ -85,6 +92,7 @@ def _bars(s: Setter, box: Box, block: Block) -> bool | None:
     for i, value in enumerate(o["values"]):
         y = box.y + step * (i + 0.5) - thick / 2
         s.canvas.rect(left, y, at(value), y + thick, fill=o.get("shade", 150), outline=255)
+        hint_value(s, o, 0, i, at(value) + 4, y + (thick + f.cap_height) / 2, "l")
     s.canvas.line(left, box.y, left, box.bottom - (f.height if o["ticks"] else 0), 255)
     return True
 
@@ -121,6 +129,7 @@ def _columns(s: Setter, box: Box, block: Block) -> bool | None:
     for i, value in enumerate(block.options["values"]):
         shade = SHADES[i % len(SHADES)] if several else block.options.get("shade", 150)
         s.canvas.rect(x_of(i) - half, y_of(value), x_of(i) + half, base, fill=shade, outline=255)
+        hint_value(s, block.options, 0, i, x_of(i), y_of(value) - 4)
     s.canvas.line(left, base, box.x1, base, 255)
     return True
 
@@ -135,8 +144,9 @@ def _line(s: Setter, box: Box, block: Block) -> bool | None:
     points = [(x_of(i), y_of(value)) for i, value in enumerate(block.options["values"])]
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         segment(s.canvas, x0, y0, x1, y1, 220, s.r.pick((1, 2)))
-    for x, y in points:
+    for i, (x, y) in enumerate(points):
         s.canvas.rect(x - 2, y - 2, x + 2, y + 2, fill=255)
+        hint_value(s, block.options, 0, i, x, y - 4)
     s.canvas.line(left, base, box.x1, base, 255)
     s.canvas.line(left, box.y, left, base, 255)
     return True

@@ -23,9 +23,10 @@ def draw_series(s: Setter, box: Box, block: Block) -> bool:
     """Draws a chart of several series over the width of ``box``; False, and nothing drawn, if its labels do not fit.
 
     Options of the block: ``form`` is grouped, stacked or lines; ``values`` holds a list of numbers for every series,
-    ``series`` their names, ``ticks`` the values and texts of the axis, ``printed`` texts as ``values``, or None.
+    ``series`` their names, ``ticks`` the values and texts of the axis, ``printed`` texts as ``values``, or None,
+    ``read`` texts of values that are not printed, as in :func:`training.office.charts.draw_chart`.
     """
-    from training.office.charts import _texts, segment
+    from training.office.charts import _texts, hint_value, segment
 
     o, r, f = block.options, s.r, s.style.small
     height = min(box.bottom - box.y - 6, box.width * r.uniform(0.5, 0.8), 340)
@@ -62,10 +63,13 @@ def draw_series(s: Setter, box: Box, block: Block) -> bool:
         for i, (x, y) in enumerate(points):
             if o["form"] == "lines":
                 s.canvas.rect(x - 2, y - 2, x + 2, y + 2, fill=SHADES[n], outline=255)
+                hint_value(s, o, n, i, x, y - 4)
                 continue
             under = sum(o["values"][k][i] for k in range(n)) if stacked else 0
             x = x - wide / 2 if stacked else x + wide * (n - count / 2)
             s.canvas.rect(x, y_of(row[i] + under), x + wide - 1, y_of(under), fill=SHADES[n], outline=255)
+            if not stacked:
+                hint_value(s, o, n, i, x + wide / 2, y_of(row[i]) - 3)
         if o["form"] == "lines":
             for (x0, y0), (x1, y1) in itertools.pairwise(points):
                 segment(s.canvas, x0, y0, x1, y1, SHADES[n], 2)
