@@ -334,6 +334,8 @@ class KVMMCache(ContractMixin):
             self.graph.look_again()
             return
         layers = [self.layers[index] for index in self.packed_layers]
+        if self.offloading and layers[0].device.type == "cuda":  # the layer fetched last comes on a stream of its own
+            torch.cuda.current_stream(layers[0].device).wait_stream(self.prefetch_stream)
         apply_plan(layers, plan)
         self.table.commit(plan)
         self._changed()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kvmm.attention import PackedHandle
-from kvmm.cache.buffers import DynamicBuffer
+from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
 from kvmm.cache.capacity import PageCursor
 from kvmm.cache.eviction import VLCACHE_THRESHOLD
 from kvmm.cache.layer_contract import LayerContract
@@ -78,8 +78,7 @@ class KVMMLayer(LayerContract):
         self._clear()
 
     def _clear(self) -> None:
-        self._fetched = None
-        self.residual = None  # sinks, residual tokens and a turn that waits
+        self.residual: ResidualBuffer | None = None  # sinks, residual tokens and a turn that waits
         self.segments = Segments(self.codecs, self._retention if self.retains else None)
         self.queries = PromptQueries(keep_last=watched_queries(self.policy.retention) if self.retains else 0)
         self.packed = False

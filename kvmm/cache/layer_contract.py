@@ -16,30 +16,6 @@ from kvmm.cache.segments import Segments
 from kvmm.errors import KVMMError
 
 
-def copied(device: torch.device) -> torch.cuda.Event | None:
-    """The end of what the current stream of a GPU has been given so far."""
-    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-
-
-class Stored:
-    """An attribute of a layer that holds its tensors: whoever reads it has the current stream wait for those that are
-    being fetched on another one, as transformers fetches the next layer.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
-
-    def __get__(self, layer: LayerContract | None, owner: type) -> Any:
-        if layer is None:
-            return self
-        if layer._fetched is not None:
-            layer.wait_for_fetch()
-        return getattr(layer, self._name)
-
-    def __set__(self, layer: LayerContract, value: Any) -> None:
-        setattr(layer, self._name, value)
-
-
 class LayerContract(CacheLayerMixin):
     """The calls of transformers on one layer; :class:`kvmm.cache.layer.KVMMLayer` has the rest.
 
@@ -54,11 +30,10 @@ class LayerContract(CacheLayerMixin):
     is_croppable = True
     is_sliding = False
 
-    residual: ResidualBuffer | None = Stored()
-    segments: Segments = Stored()
-    queries: PromptQueries = Stored()
+    residual: ResidualBuffer | None
+    segments: Segments
+    queries: PromptQueries
     offloaded: bool
-    _fetched: torch.cuda.Event | None = None  # when what is stored is on the device, where a stream has yet to wait
     _awaits_query: bool
 
     def _clear(self) -> None:
@@ -160,17 +135,6 @@ class LayerContract(CacheLayerMixin):
         if self.offloaded:
             self._move(self.device)
             self.offloaded = False
-            self._fetched = copied(self.device)
-
-    def wait_for_fetch(self) -> None:
-        """Have the current stream wait for what :meth:`prefetch` moves, which may be on another stream."""
-        if self._fetched is not None:
-            torch.cuda.current_stream(self.device).wait_event(self._fetched)
-            self._fetched = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.wait_for_fetch()  # an event cannot be copied
-        return vars(self)
 
     def _move(self, device: torch.device | str) -> None:
         self.residual.to(device)
