@@ -1,4 +1,4 @@
-"""What charts look like: shades of their series, and what programs and people have in common in their charts."""
+"""What charts look like: the shades of their series, and the looks of programs and people."""
 
 from __future__ import annotations
 

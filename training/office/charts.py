@@ -19,8 +19,8 @@ def draw_chart(s: Setter, box: Box, block: Block) -> bool:
     """Draws a chart over the width of ``box``; False, and nothing drawn, if there is no room for its labels.
 
     Options of the block: ``form``, ``values``, ``printed`` (texts shown at the marks, or None), ``ticks`` (values and
-    texts of the axis, or None), ``name`` (of the axis, may be empty), ``read`` (one row of what values that are not
-    printed are, for the character map).
+    texts of the axis, or None), ``name`` (of the axis, may be empty), ``value_texts`` (the values as texts, one
+    list per series, entered in the character map where they are not printed).
     """
     o, r = block.options, s.r
     height = min(box.bottom - box.y - 6, box.width * r.uniform(0.45, 0.8), 330)
@@ -55,8 +55,8 @@ def _texts(s: Setter, places) -> bool:
 
 def hint_value(s: Setter, o: dict, n: int, i: int, x: float, y: float, align: str = "c") -> None:
     """Value ``i`` of series ``n``, where it is not printed, in the character map alone."""
-    if not o["printed"] and o.get("read"):
-        s.canvas.hint(x, y, o["read"][n][i], s.style.small, align)
+    if not o["printed"] and o.get("value_texts"):
+        s.canvas.hint(x, y, o["value_texts"][n][i], s.style.small, align)
 
 
 def in_valley(values: Sequence[float], i: int) -> bool:

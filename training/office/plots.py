@@ -35,9 +35,7 @@ class Plot:
         self.names: list[str] = list(o["series"]) if many else []
         self.rows: list[list[float]] = o["values"] if many else [o["values"]]
         self.printed = o["printed"] if many or o["printed"] is None else [o["printed"]]
-        self.read: list[list[str]] = (
-            o.get("read", []) if not self.printed else []
-        )  # texts of values that are not printed
+        self.value_texts: list[list[str]] = [] if self.printed else o.get("value_texts", [])
         self.stacked, self.lying = self.form.startswith("stacked"), self.form in LYING
         look = o.get("look", {})
         self.rough = look.get("rough", r.chance(0.13))
@@ -85,11 +83,12 @@ class Plot:
     def put(self, x: float, y: float, text: str, align: str, f: Face | None = None, fill: int = 255) -> None:
         self.places.append((x, y, text, f or self.small, align, fill))
 
-    def hint(self, n: int, i: int, x: float, y: float, align: str = "c") -> None:
-        """A value that is read off, where it would stand if it were printed: the character map alone has it, so that
-        the eyes learn to see in a mark what it stands for."""
-        if self.read:
-            self.hints.append((x, y, self.read[n][i], align))
+    def say(self, n: int, i: int, x: float, y: float, align: str, fill: int = 255) -> None:
+        """A value at its mark: in print, or in the character map alone, so that the eyes learn what marks stand for."""
+        if self.printed:
+            self.put(x, y, self.printed[n][i], align, fill=fill)
+        else:
+            self.hints.append((x, y, self.value_texts[n][i], align))
 
     def fitting(self) -> bool:
         """Whether no text leaves the page, and none of one line covers another."""
@@ -294,7 +293,7 @@ class Plot:
     def _marks(self, sketch: Sketch, step: float) -> bool:
         if self.form in ("line", "lines", "area", "step"):
             return self._curves(sketch, step)
-        count, f = len(self.rows), self.small
+        count = len(self.rows)
         wide = step * self.r.uniform(0.5, 0.85) / (1 if self.stacked else count)
         several = count == 1 and self.r.chance(0.12)
         first = self.r.randint(0, 4) if count == 1 else 0
@@ -315,35 +314,31 @@ class Plot:
                     sketch.rect(a, centre - wide / 2, b, centre + wide / 2, level, self.edge, self._hatch(n))
                 else:
                     sketch.rect(centre - wide / 2, a, centre + wide / 2, b, level, self.edge, self._hatch(n))
-                if self.printed and not self._value(n, i, centre, a, b, wide, level):
+                if (self.printed or self.value_texts) and not self._value(n, i, centre, a, b, wide, level):
                     return False
-                if self.lying:
-                    self.hint(n, i, max(a, b) + 5, centre + f.cap_height / 2, "l")
-                else:
-                    self.hint(n, i, centre, min(a, b) - 4)
         return True
 
     def _value(self, n: int, i: int, centre: float, a: float, b: float, wide: float, level: int) -> bool:
-        """The printed value at or in a mark; False if there is no room."""
-        f, text = self.small, self.printed[n][i]
+        """The value at or in a mark; False if there is no room."""
+        f, text = self.small, (self.printed or self.value_texts)[n][i]
         size, room = f.width(text), abs(b - a)
         along = room > size + 3 if self.lying else (room > f.cap_height + 4 and wide > size + 2)
         solid = self.form not in ("dots", "lollipop") and not self._hatch(n)
-        if self.stacked or (self.inside and solid and along):
+        if self.stacked or (self.inside and solid and along and self.printed):
             if not along:
                 return False
             middle = (a + b) / 2
             x, y = (middle, centre) if self.lying else (centre, middle)
-            self.put(x, y + f.cap_height / 2, text, "c", fill=0 if level > 125 else 255)
+            self.say(n, i, x, y + f.cap_height / 2, "c", fill=0 if level > 125 else 255)
             return True
         gap = 8 if self.form in ("dots", "lollipop") else 4
         if self.lying:
             a = a if solid else b  # a dot has its number beside it, below zero as well
-            self.put(max(a, b) + gap + 1, centre + f.cap_height / 2, text, "l")
+            self.say(n, i, max(a, b) + gap + 1, centre + f.cap_height / 2, "l")
         elif b > a:  # below zero
-            self.put(centre, b + f.cap_height + gap, text, "c")
+            self.say(n, i, centre, b + f.cap_height + gap, "c")
         else:
-            self.put(centre, b - gap, text, "c")
+            self.say(n, i, centre, b - gap, "c")
         return True
 
     def _curves(self, sketch: Sketch, step: float) -> bool:
@@ -367,16 +362,15 @@ class Plot:
             for i, (x, y) in enumerate(points):
                 if marked:
                     sketch.dot(x, y, 3, level, n % 3 if len(self.rows) > 1 else 0)
-                if self.printed:
-                    if f.width(self.printed[n][i]) > step - 2:
-                        return False
+                if self.printed and f.width(self.printed[n][i]) > step - 2:
+                    return False
+                if self.printed or self.value_texts:
                     below = in_valley(row, i) and y + f.cap_height + 14 < self.at(self.low)
                     before, after = row[max(i - 1, 0)], row[min(i + 1, len(row) - 1)]
                     slope = (before > row[i] >= after) - (before < row[i] <= after)  # numbers keep off the line
                     align = "lcr"[1 - slope] if len(self.rows) == 1 and not below else "c"
                     x += 3 * slope if align != "c" else 0
-                    self.put(x, y + (f.cap_height + 8 if below else -7), self.printed[n][i], align)
-                self.hint(n, i, x, y - 7)
+                    self.say(n, i, x, y + (f.cap_height + 8 if below else -7), align)
         return True
 
     def _round(self, box: Box, sketch: Sketch) -> bool:
@@ -432,8 +426,8 @@ def draw_plot(s: Setter, box: Box, block: Block, plot: type[Plot] = Plot) -> boo
     Options of the block: as in :func:`training.office.charts.draw_chart` and
     :func:`training.office.series_charts.draw_series`; besides ``title``, ``title_at`` (top or bottom), ``subtitle``,
     ``note``, ``align`` (l or c), ``axis`` (what the upright axis measures), ``floor`` (its lowest value), ``middle``
-    (of a ring), ``fixed`` (columns do not become bars where their labels are wide) and ``look`` (of :data:`LOOKS`, and
-    the ``palette`` and ``dashes`` of the series).
+    (of a ring), ``fixed`` (columns do not become bars where their labels are wide) and ``look`` (of
+    :data:`training.office.chart_looks.LOOKS`, and the ``palette`` and ``dashes`` of the series).
     """
     style = s.style
     turned = {"column": "bar", "lollipop": "dots", "grouped": "grouped_bar", "stacked": "stacked_bar"}

@@ -24,7 +24,7 @@ def draw_series(s: Setter, box: Box, block: Block) -> bool:
 
     Options of the block: ``form`` is grouped, stacked or lines; ``values`` holds a list of numbers for every series,
     ``series`` their names, ``ticks`` the values and texts of the axis, ``printed`` texts as ``values``, or None,
-    ``read`` texts of values that are not printed, as in :func:`training.office.charts.draw_chart`.
+    ``value_texts`` as in :func:`training.office.charts.draw_chart`.
     """
     from training.office.charts import _texts, hint_value, segment
 

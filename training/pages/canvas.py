@@ -190,16 +190,15 @@ class Canvas:
         return True
 
     def hint(self, x: float, baseline: float, text: str, f: Face, align: str = "l") -> None:
-        """Enter ``text`` into the character map alone, in cells without a character: what a mark stands for."""
+        """Enter ``text`` into the character map alone, if all of its cells are free: what a mark stands for."""
         codes = classes_of(text)
         advance = f.advances(codes)
-        x -= {"l": 0.0, "c": f.width(text) / 2, "r": f.width(text)}[align]
-        row = int(baseline - f.cap_height / 2) // CELL_HEIGHT
-        col = ((x + np.cumsum(advance) - advance / 2) / CELL_WIDTH).astype(int)
-        there = (codes > 0) & (col >= 0) & (col < self.chars.shape[1])
-        if 0 <= row < self.chars.shape[0]:
-            col, codes = col[there][::-1], codes[there][::-1]
-            self.chars[row, col] = np.where(self.chars[row, col] == 0, codes, self.chars[row, col])
+        x = float(int(x - {"l": 0.0, "c": f.width(text) / 2, "r": f.width(text)}[align]))
+        centre = x + np.cumsum(advance) - advance / 2
+        if x >= 0 and centre[-1] < self.width and 0 < baseline < self.height:
+            row, col = self._cells(baseline, codes, centre, f)
+            if not self.chars[row, col].any():
+                self.chars[row, col[::-1]] = codes[codes > 0][::-1]
 
     def comb(self, x: float, baseline: float, text: str, f: Face, pitch: float, fill: int = 255) -> None:
         """Draw a character in the middle of each ``pitch`` pixels from ``x`` on; the caller sees that they fit."""
@@ -211,13 +210,16 @@ class Canvas:
 
     def _note(self, x: float, baseline: float, text: str, codes: np.ndarray, centre: np.ndarray, f: Face) -> None:
         """Enters what was drawn into the character map and the transcription."""
-        visible = codes > 0
+        row, col = self._cells(baseline, codes, centre, f)
+        # assigned in reverse, so that the first of several characters in a cell wins
+        self.chars[row, col[::-1]] = codes[codes > 0][::-1]
+        self.items.append((baseline, x, text))
+
+    def _cells(self, baseline: float, codes: np.ndarray, centre: np.ndarray, f: Face) -> tuple[int, np.ndarray]:
+        """Row and columns of the character map in which the visible ones of some characters are centred."""
         rows, cols = self.chars.shape
         row = min(max(int(baseline - f.cap_height / 2) // CELL_HEIGHT, 0), rows - 1)
-        col = np.minimum((centre[visible] / CELL_WIDTH).astype(int), cols - 1)
-        # assigned in reverse, so that the first of several characters in a cell wins
-        self.chars[row, col[::-1]] = codes[visible][::-1]
-        self.items.append((baseline, x, text))
+        return row, np.minimum((centre[codes > 0] / CELL_WIDTH).astype(int), cols - 1)
 
     def lines(self) -> list[str]:
         """The page's text, top to bottom, items of one baseline joined by a space from left to right."""

@@ -3,9 +3,10 @@
 # fmt: off
 
 from training.office.chart_ladder import upper
+from training.office.chart_looks import LOOK_WEIGHTS, LOOKS
 from training.office.chart_values import Numbers, scale
 from training.office.document import Document
-from training.office.kinds.plots import LOOK_WEIGHTS, LOOKS, add_plot, add_series, labels_of, series_of
+from training.office.kinds.plots import add_plot, add_series, labels_of, series_of
 from training.office.kinds.subjects import MEASURES, topics
 from training.office.prose import prose
 from training.office.registry import kind

@@ -5,10 +5,11 @@
 import math
 
 from training.office.chart_ladder import CATEGORY
+from training.office.chart_looks import LOOK_WEIGHTS, LOOKS
 from training.office.chart_questions import OneSeries
 from training.office.chart_values import Numbers
 from training.office.document import Document
-from training.office.kinds.plots import LOOK_WEIGHTS, LOOKS, TITLE, labels_of
+from training.office.kinds.plots import TITLE, labels_of
 from training.office.kinds.subjects import MEASURES, subjects
 from training.office.pictures import SYMBOLS
 from training.office.prose import prose

@@ -116,8 +116,8 @@ def _chart(d: Document, text: str) -> tuple[str, Part]:
         ticks = [(i * grid, str(i * grid)) for i in range(int(-(-max(values) // grid)) + 1)]
     if unit and not (shown and printed):  # else nothing would say what is measured
         d.line(f"({unit})", small=True)
-    read = [[str(value) for value in values]]
-    part = d.chart(form, labels, values, printed=printed, ticks=ticks, read=read, shade=r.pick((255, 190, 150, 110)))
+    texts = [[str(value) for value in values]]
+    part = d.chart(form, labels, values, printed=printed, ticks=ticks, value_texts=texts, shade=r.pick((255, 190, 150, 110)))
     return " ".join([*labels, *(printed or [value for _, value in ticks or ()])]), part
 
 

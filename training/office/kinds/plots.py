@@ -143,7 +143,7 @@ def add_plot(d: Document, titled: bool = True, caption: bool = False) -> tuple[s
         d.ask(TITLE, title, d.heading(title, r.pick((1, 1, 2))))
     if form == "donut" and unit != "%" and r.chance(0.5):
         options["middle"] = numbers(sum(values))
-    part = d.chart(form, labels, values, printed=texts if printed else None, **{"shade": 150, "read": [texts]} | options)
+    part = d.chart(form, labels, values, printed=texts if printed else None, **{"shade": 150, "value_texts": [texts]} | options)
     frame(d, title, unit, options, part)
     if "middle" in options:
         d.ask(("Which number stands in the middle of the ring?", "What is written in the middle?", "How much is it altogether?", "What is the total in the centre?"), options["middle"], part)
@@ -223,7 +223,7 @@ def add_series(d: Document, caption: bool = False) -> tuple[str, int, SomeSeries
     elif "title" not in options:
         d.ask(TITLE, title, d.heading(title))
     texts, every = [[numbers(x) for x in row] for row in values], not stacked or printed
-    part = d.chart(form, labels, values, series=[upper(s) for s in series], printed=texts if printed else None, read=texts if every else [], **options)
+    part = d.chart(form, labels, values, series=[upper(s) for s in series], printed=texts if printed else None, value_texts=texts if every else [], **options)
     frame(d, title, unit, options, part)
     asked = SomeSeries(form, topic, series, labels, values, numbers, ordered, family, every, 0 if every else 1.5 * unit_step, options["ticks"], dashes, levels, options["fixed"])
     asked.ask(d, part)

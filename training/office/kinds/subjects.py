@@ -138,7 +138,7 @@ def subject_chart(d: Document) -> None:
     shown = [(x, numbers.bare(x)) for x in ticks] if form != "pie" and (not printed or r.chance(0.5)) else None
     part = d.chart(
         form, names, values, printed=texts if printed else None, shade=r.pick((255, 190, 150, 110)), ticks=shown,
-        read=[texts], asked=True,  # here, so that look-ups need not
+        value_texts=[texts], asked=True,  # here, so that look-ups need not
     )  # fmt: skip
     asked = OneSeries(form, names, values, texts, numbers, ordered, labels, subject, printed=printed, ticks=shown)
     asked.ask(d, part)
