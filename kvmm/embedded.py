@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Sequence
 from pathlib import Path
 
 # In assets, by name, the first of those that are there is the default: one for documents as people have them, and the
@@ -19,9 +18,9 @@ def assets_folder() -> Path:
     return Path(sysconfig.get_path("data")) / "share" / "kvmm" / "assets"
 
 
-def models_in(assets: Path, names: Sequence[str] = EMBEDDED_MODELS) -> list[str]:
-    """Those of ``names`` whose models are in a folder of assets."""
-    return [name for name in names if (assets / name / "config.json").is_file()]
+def models_in(assets: Path) -> list[str]:
+    """Names of the bundled models in a folder of assets, the default first."""
+    return [name for name in EMBEDDED_MODELS if (assets / name / "config.json").is_file()]
 
 
 __all__ = ["EMBEDDED_MODELS", "OFFICE_MODEL", "TINY_MODEL", "assets_folder", "models_in"]

@@ -20,7 +20,6 @@ import argparse
 import contextlib
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -30,15 +29,16 @@ from pathlib import Path
 from training.arguments import step_share
 from training.checkpoints import coded_weights, compact, load_weights
 from training.parts import PART_BYTES, join_parts, split_folder
-from training.processes import Processes, detach, ended, watch
+from training.processes import Processes, detach, end_tidily, follower, record_exit_code, watch
 from training.smollm2.folder import CONFIG, TOKENIZER, read_config
 
 BATCH = 4  # parts sent at a time: 60 MiB
 CHECKPOINT = "omni"  # name of its parts
+DETACHED = "--detached"
 HELD_SETS = ("office", "fonts", "tables", "transcription")
 LEAST_PIECE = 1.0  # minutes: compiling takes half of that
 TEACHER_MINUTES = 1.8
-PACKING = 0.5  # minutes for the checkpoint and its parts
+PACKING = 0.8  # minutes for the checkpoint, its parts and the exported model
 GRACE = 45.0  # seconds after which a training process that overstays is ended
 
 
@@ -85,12 +85,10 @@ class Session:
             ranks.append(
                 self.processes.start(command, log, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), **several)
             )
-        shown, overdue = 0, begin + minutes * 60 + GRACE
+        follow, overdue = follower(logs[0]), begin + minutes * 60 + GRACE
         while True:
             codes = [process.poll() for process in ranks]
-            text = logs[0].read_text(errors="replace")
-            print(text[shown:], end="", flush=True)
-            shown = len(text)
+            follow()
             # one that failed leaves the others waiting for it; the first writes the files and ends last
             if codes[0] is not None or any(codes) or time.perf_counter() > overdue:
                 break
@@ -267,7 +265,8 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     sending = commands.add_parser("send", help="copy a transfer's parts of the last checkpoint")
-    running = commands.add_parser("run", help="train until this call's minutes are used up")
+    # no abbreviations: a detached run is started with the words of this call but for --detach
+    running = commands.add_parser("run", help="train until this call's minutes are used up", allow_abbrev=False)
     watching = commands.add_parser("watch", help="show what a detached run prints")
     for command in (sending, running, watching):
         command.add_argument("--folder", type=Path, default=Path("runs/chain"), help="where the chain stands")
@@ -308,19 +307,20 @@ def main() -> None:
     add("--device", help="of training.train, such as cpu")
     add("--no-graphs", dest="graphs", action="store_false", help="of training.train: no CUDA graphs")
     add("--detach", action="store_true", help="return at once; the run outlives this call (`watch` shows it)")
+    add(DETACHED, action="store_true", help=argparse.SUPPRESS)  # what --detach has started
     add("more", nargs="*", help="after --: options of training.train for the pieces, such as -- --text-lr 0.3")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
+    end_tidily()
     try:
         if args.command == "send":
             send(args.folder, args.out, args.batch)
         elif args.command == "watch":
             sys.exit(watch(args.folder, args.minutes * 60))
         elif args.detach:
-            own = [word for word in sys.argv[1:] if word != "--detach"]
+            own = [DETACHED if word == "--detach" else word for word in sys.argv[1:]]
             print(f"process {detach(['training.chain', *own], args.folder)} goes on in {args.folder}")
         else:
-            with ended(args.folder):
+            with record_exit_code(args.folder) if args.detached else contextlib.nullcontext():
                 Session(args).run()
     except ValueError as error:
         sys.exit(str(error))

@@ -90,7 +90,8 @@ def collect(model: object, processor: object, policy: str, lines: Sequence[dict]
     head["data_sha256"] = file_hash(root / "heldout.jsonl")
     rows = rows_of(path, head)
     path.parent.mkdir(parents=True, exist_ok=True)
-    others = [row for part in sorted(path.parent.glob(f"{path.stem}.*{path.suffix}")) for row in rows_of(part, head)]
+    beside = sorted(path.parent.glob(f"{policy}.*jsonl"))  # of all, and of parts
+    others = [row for file in beside if file != path for row in rows_of(file, head)]
     done = {row["id"] for row in (*rows, *others)}
     talk = Conversation(model, processor, policy, graph=False)
     begin, new = time.time(), 0
@@ -105,7 +106,8 @@ def collect(model: object, processor: object, policy: str, lines: Sequence[dict]
             new += len(answered)
             print(f"{policy}: {len(rows)} answers, {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
     wanted = {line["id"] for line in lines}
-    return [row for row in (*rows, *others) if row["id"] in wanted]
+    found = {(row["id"], row["turn"]): row for row in (*others, *rows)}
+    return [row for row in found.values() if row["id"] in wanted]
 
 
 def rows_of(path: Path, head: dict) -> list[dict]:

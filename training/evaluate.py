@@ -31,7 +31,7 @@ from kvmm.eval.metrics import anls, cer, exact_match
 from kvmm.models.packed_weights import PACKED_FILE, load_packed
 from training.speech import LONGEST, MEL_BINS, SAMPLE_RATE, log_mel, resample
 
-ANSWER_TOKENS = 64  # the longest answer that is not a transcription
+ANSWER_TOKENS = 128  # the longest answer that is not a transcription: all values of a chart
 TRANSCRIPTION_TOKENS = 900
 BATCH_TOKENS = 40_000  # prompt tokens of a batch on a GPU; on a CPU batches only add padding
 

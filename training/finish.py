@@ -5,21 +5,26 @@
 
 Processes share the GPUs until all have ended or the minutes are over; what they have written by then stays:
 ``evaluation.json`` of `training.evaluate`, ``kvmm_calibration.safetensors`` of `kvmm calibrate`, answers of
-`training.confidence` in ``rows/``, which fits to them in a minute of a CPU, and with ``--blind`` the folder ``blind``
-of `kvmm eval`. Where the time was too short, the same command goes on with what is missing.
+`training.confidence` in ``rows/``. Where the time was too short, the same command goes on with what is missing. The
+confidence is fitted to the answers in a minute of a CPU:
+
+    python -m training.confidence --model runs/chain/model --data runs/heldout --dtype bfloat16 --sets unseen \\
+        --policies --rows runs/finish/rows --out runs/finish/kvmm_confidence.json --report runs/finish/confidence.json
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
 
-from training.processes import Processes
+from training.processes import Processes, end_tidily
 
 CALIBRATION = "kvmm_calibration.safetensors"
-POLICIES = ("bf16", "balanced", "small")  # that the blind set is answered with; the packed ones need a calibration
+RESULTS = {"calibration": CALIBRATION, "evaluation": "evaluation.json"}  # files of --out
+UNFINISHED = "unfinished"  # folder of results until their process has ended well
 SET = "unseen"  # whose answers say how sure the model may be
 
 
@@ -27,21 +32,16 @@ def tasks(args: argparse.Namespace) -> dict[str, list[str]]:
     """The modules to run with their arguments, by name, without what is done already."""
     common = ["--model", str(args.model), "--dtype", "bfloat16"]
     common += ["--device", args.device] if args.device else []
-    results = {"calibration": args.out / CALIBRATION, "evaluation": args.out / "evaluation.json"}
     found = {
         "calibration": ["kvmm", "calibrate", "--data", str(args.calibration / "questions.jsonl")],
         "evaluation": ["training.evaluate", "--data", str(args.heldout), "--limit", str(args.limit)],
     }
     found["calibration"] += ["--limit", str(args.examples), *([] if args.choose else ["--gradients"])]
     found = {
-        name: [*command, *common, "--out", str(results[name])]
+        name: [*command, *common, "--out", str(args.out / UNFINISHED / RESULTS[name])]
         for name, command in found.items()
-        if not results[name].is_file()
+        if not (args.out / RESULTS[name]).is_file()
     }
-    if args.blind:
-        policies = POLICIES if (args.model / CALIBRATION).is_file() else POLICIES[:1]
-        found["blind"] = ["kvmm", "eval", "blind", "--data", str(args.blind), "--policies", *policies, *common]
-        found["blind"] += ["--out", str(args.out / "blind"), "--quiet"]
     for index in range(args.parts):
         part = ["--part", str(index), str(args.parts), "--sets", SET, "--rows", str(args.out / "rows")]
         found[f"confidence {index}"] = ["training.confidence", "--data", str(args.heldout), *part, *common]
@@ -52,15 +52,18 @@ def finish(args: argparse.Namespace) -> dict[str, int | None]:
     """Runs all tasks beside each other; the exit code of each, None if the time was too short for it."""
     begin, processes, running = time.monotonic(), Processes(), {}
     codes: dict[str, int | None] = {}
-    (args.out / "logs").mkdir(parents=True, exist_ok=True)
+    for name in ("logs", UNFINISHED):
+        (args.out / name).mkdir(parents=True, exist_ok=True)
     try:
         for number, (name, command) in enumerate(tasks(args).items()):
-            gpu = {"CUDA_VISIBLE_DEVICES": str(number % args.gpus)} if args.gpus else {}
+            gpu = {"CUDA_VISIBLE_DEVICES": str(number % args.gpus) if args.gpus else ""}
             log = args.out / "logs" / f"{name.replace(' ', '-')}.log"
             running[name] = processes.start(command, log, OMP_NUM_THREADS="1", **gpu)
         while running and time.monotonic() - begin < args.minutes * 60:
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 codes[name] = running.pop(name).returncode
+                if name in RESULTS and codes[name] == 0:
+                    os.replace(args.out / UNFINISHED / RESULTS[name], args.out / RESULTS[name])
                 print(f"{time.monotonic() - begin:6.1f} s  {name}: exit code {codes[name]}", flush=True)
             time.sleep(0.2)
     finally:
@@ -76,7 +79,6 @@ def main() -> None:
     add("--model", type=Path, required=True, help="folder of training.export")
     add("--heldout", type=Path, default=Path("runs/heldout"), help="folder of training.heldout")
     add("--calibration", type=Path, default=Path("runs/calibration"), help="folder of training.calibration")
-    add("--blind", type=Path, help="tests/blind, to answer that, too")
     add("--out", type=Path, required=True)
     add("--minutes", type=float, required=True, help="after which everything is ended")
     add("--gpus", type=int, default=1, help="of this host; 0 for a CPU (default 1)")
@@ -85,6 +87,7 @@ def main() -> None:
     add("--choose", action="store_true", help="calibrate by gradients only if they are measured to be better")
     add("--limit", type=int, default=240, help="conversations of each held-out set (default 240)")
     add("--device", help="such as cpu")
+    end_tidily()
     codes = finish(parser.parse_args())
     for name, code in codes.items():
         if code is None:

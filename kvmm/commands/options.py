@@ -25,7 +25,7 @@ def complete_policy(incomplete: str) -> Iterator[tuple[str, str]]:
 
 def complete_model(incomplete: str) -> Iterator[tuple[str, str]]:
     """Embedded models and hub ids of common ones, then folders."""
-    yield from ((name, "comes along") for name in models_in(assets_folder()) if name.startswith(incomplete))
+    yield from ((name, "bundled") for name in models_in(assets_folder()) if name.startswith(incomplete))
     yield from ((shape.hub_id, _line(shape)) for shape in SHAPES.values() if shape.hub_id.startswith(incomplete))
     yield from _paths(incomplete, lambda path: False)
 

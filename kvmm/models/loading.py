@@ -28,7 +28,7 @@ DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
 # Loading needs the weights once, plus buffers and activations.
 MEMORY_HEADROOM = 1.15
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
-_OTHER_TYPES = (AttributeError, KeyError, TypeError)  # of values in a header
+_MALFORMED = (AttributeError, KeyError, TypeError)  # of values in a header
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -92,7 +92,7 @@ def _build(model_class: type[PreTrainedModel], folder: Path, config: Any, dtype:
 
 def embedded_models() -> list[str]:
     """Names of the models in ``assets``, the default first; a wheel has ``tiny-omni`` alone."""
-    return models_in(assets_folder(), EMBEDDED_MODELS)
+    return models_in(assets_folder())
 
 
 def default_model() -> Path:
@@ -204,7 +204,7 @@ def _safetensors_elements(path: Path) -> int:
         if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
             raise ValueError("a shape is no list of sizes")
         size = path.stat().st_size
-    except (OSError, ValueError, MemoryError, OverflowError, RecursionError, *_OTHER_TYPES) as error:
+    except (OSError, ValueError, MemoryError, OverflowError, RecursionError, *_MALFORMED) as error:
         raise KVMMError(f"{path} is not a complete safetensors file: copy or download it again.") from error
     if path.name != PACKED_FILE:
         return sum(map(math.prod, shapes.values()))

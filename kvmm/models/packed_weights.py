@@ -146,7 +146,7 @@ def is_coded(tensor: Tensor) -> bool:
 
 
 def share_of(name: str, share: float, finer: Iterable[str]) -> float:
-    """Steps of a matrix by its name: of `share`, or of a part of it where the name has a part that `finer` names."""
+    """The step of a matrix: `share`, or half of it where its name contains one of `finer`."""
     return share * _FINER if any(part in name for part in finer) else share
 
 

@@ -53,7 +53,7 @@ def test_statistics(tokens, dim, holes):
     close(native.token_excess(1.0), dense.token_excess(1.0), 1e-4)
     assert bool((native.token_excess(1.0) > 0).any()) == (tokens > 1)
     keep = torch.rand(dense.shape[:4], generator=torch.Generator().manual_seed(1)) > 0.3
-    for found, expected in zip(native.page_sums(keep), dense.page_sums(keep), strict=True):
+    for found, expected in zip(native._page_sums(keep), dense._page_sums(keep), strict=True):
         close(found, expected)
     close(native.page_means(keep), dense.page_means(keep))
 
@@ -140,7 +140,7 @@ def test_a_long_span_is_sampled(monkeypatch):
     one, other = dense.sample(), native.sample()
     assert one.every == other.every == 3 and isinstance(other, NativePages)
     close(other.token_excess(1.0), one.token_excess(1.0), 1e-4)
-    for found, expected in zip(other.page_sums(keep), one.page_sums(keep), strict=True):
+    for found, expected in zip(other._page_sums(keep), one._page_sums(keep), strict=True):
         close(found, expected)
     bits = bits_of(64)
     for found, expected in zip(
@@ -224,9 +224,9 @@ def test_what_c_cannot_read_is_left_to_torch():
 def test_what_broadcasts_does():
     dense, native = both(vectors(70, 64), 32)
     keep = torch.rand(1, 1, 3, 32) > 0.3
-    for found, expected in zip(native.page_sums(keep), dense.page_sums(keep.expand(2, 3, 3, 32)), strict=True):
+    for found, expected in zip(native._page_sums(keep), dense._page_sums(keep.expand(2, 3, 3, 32)), strict=True):
         close(found, expected)
-    close(native.page_sums(keep.float())[0], dense.page_sums(keep.expand(2, 3, 3, 32))[0])
+    close(native._page_sums(keep.float())[0], dense._page_sums(keep.expand(2, 3, 3, 32))[0])
 
 
 def test_other_shapes_are_refused():
@@ -235,7 +235,7 @@ def test_other_shapes_are_refused():
     with pytest.raises(RuntimeError):
         native.fit_levels(torch.full((32,), 2), native.groups(None))
     with pytest.raises(RuntimeError):
-        native.page_sums(keep)
+        native._page_sums(keep)
     three = NativePages(native.values, torch.ones(3, 1, 3, 32, 1))
     for statistics in (three.moments, lambda: three.fit_levels(bits_of(64), three.groups(None))):
         with pytest.raises(RuntimeError):

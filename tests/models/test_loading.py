@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from kvmm import embedded
 from kvmm.calibration import FILE_NAME
 from kvmm.errors import KVMMError
 from kvmm.models import load_model, loading
@@ -42,7 +43,8 @@ def test_without_the_environment_it_is_the_embedded_model(folder, monkeypatch):
     assert loading.assets_folder().parent == loading.Path(__file__).resolve().parents[2]
     monkeypatch.setattr(loading, "assets_folder", lambda: folder.parent)
     assert loading.default_model() == folder.parent / "tiny-omni" and loading.embedded_models() == []
-    monkeypatch.setattr(loading, "EMBEDDED_MODELS", ("not there", folder.name, "other"))
+    for module in (embedded, loading):
+        monkeypatch.setattr(module, "EMBEDDED_MODELS", ("not there", folder.name, "other"))
     (folder.parent / "other").mkdir(exist_ok=True)
     (folder.parent / "other/config.json").write_text("{}")
     assert loading.embedded_models() == [folder.name, "other"]

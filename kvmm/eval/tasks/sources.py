@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvmm.embedded import assets_folder
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.hub import dataset_rows
 from kvmm.eval.tasks.parquet import forget_columns, parquet_rows
@@ -66,8 +67,6 @@ def open_rows(
 
 def mini_folder(mini: str | None) -> Path:
     """The folder of a bundled mini set."""
-    from kvmm.models.loading import assets_folder
-
     if mini is None:
         raise KVMMError("There is no mini set for this task: give a file, a folder or a data set's id with --data.")
     path = assets_folder() / "mini" / mini

@@ -158,8 +158,8 @@ class VectorChain:
 
     @property
     def _one_substitute(self) -> bool:
-        """Whether one vector of a head stands in for what is left out of all its pages."""
-        return self.substitute is not None and self.substitute.shape[2] == 1
+        """Whether one vector of a head stands in for what is left out of all its pages, of which there are several."""
+        return self.substitute is not None and self.substitute.shape[2] == 1 and self._tokens > self.page_size
 
     @property
     def _tokens(self) -> int:

@@ -180,7 +180,7 @@ class DensePages:
         mean, variance = (found[:, :, None, None] for found in self.sample().moments())
         return ((self.values - mean).abs() - reach * variance.sqrt()).clamp_min(0).square().sum(-1)
 
-    def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the slots where ``keep`` bool ``[B, H, P, N]``: sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]``.
 
         ``keep`` is of all pages, also for a :meth:`sample`, whose pages ``P`` then are.
@@ -191,13 +191,13 @@ class DensePages:
     def page_means(self, keep: torch.Tensor) -> torch.Tensor:
         """The means ``[B, H, P, D]`` of the slots of every page where ``keep`` bool ``[B, H, P, N]`` is True; that of
         all such slots for a page without any."""
-        total, number = self.page_sums(keep)
+        total, number = self._page_sums(keep)
         return torch.where(number > 0, total / number.clamp_min(1), _span_mean(total, number))
 
     def kept_mean(self, keep: torch.Tensor) -> torch.Tensor:
         """The mean ``[B, H, 1, D]`` over the slots of all pages (of a :meth:`sample`: its pages) where ``keep`` bool
-        ``[B, H, P, N]`` is True."""
-        return _span_mean(*self.page_sums(keep))
+        ``[B, H, P, N]`` is True, which is of all pages also for a sample."""
+        return _span_mean(*self._page_sums(keep))
 
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         """Minimum and maximum of every channel and group, ``[B, H, G, D]``."""

@@ -107,7 +107,7 @@ class NativePages(DensePages):
         _call("token_excess", x, mean, furthest, batch * heads, pages * page_size, dim, excess)
         return excess
 
-    def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.values.contiguous()
         keep = keep[:, :, :: self.every].bool().expand(x.shape[:4]).contiguous()
         batch, heads, pages, page_size, dim = x.shape
