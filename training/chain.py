@@ -117,12 +117,12 @@ class Session:
         )
 
     def teacher(self, base: Path) -> None:
-        """The text tower trained on texts, once; that of an earlier checkpoint only if minutes are given for it."""
+        """The text tower trained on texts, once, unless it is to stay as it is: by default an earlier checkpoint's."""
         again, done = base == self.joined, self.folder / "text.done"
         minutes = (
             (0.0 if again else TEACHER_MINUTES) if self.args.teacher_minutes is None else self.args.teacher_minutes
         )
-        if done.is_file() or (again and not minutes):
+        if done.is_file() or not minutes:
             return
         options = ["--base", str(base), "--only", "text", "--out", str(self.text), "--distill-weight", "0"]
         options += ["--lr", "1.2e-3", "--text-lr", "0.3", "--accumulate", "1", "--fresh"]
@@ -142,8 +142,10 @@ class Session:
         """Pages until this call's minutes, or the schedule's, are used up."""
         args = self.args
         after = PACKING + (args.evaluation_minutes if args.evaluate else 0.0)
-        start = self.text if (self.folder / "text.done").is_file() else self.joined
-        options = ["--base", str(base), "--init", str(start), "--teacher", str(start), "--out", str(self.omni)]
+        start = self.text if (self.folder / "text.done").is_file() else base
+        options = ["--base", str(base), "--out", str(self.omni)]
+        if start in (self.text, self.joined):  # else the base's own weights, whose text tower is the teacher, too
+            options += ["--init", str(start), "--teacher", str(start)]
         if start == self.text:
             options += ["--elapsed-minutes", "0"]
         options += ["--total-minutes", str(args.total_minutes), "--freeze-minutes", "0.7", "--lr", "1.2e-3"]
@@ -282,7 +284,11 @@ def main() -> None:
     add("--base", type=Path, default=Path(".base"), help="folder of training.smollm2 (default .base)")
     add("--gpus", type=int, default=1, help="of this host, a training process each (default 1)")
     add("--port", type=int, default=29511, help="where these processes meet (default 29511)")
-    add("--teacher-minutes", type=float, help=f"of the teacher on texts (default {TEACHER_MINUTES}, none from `omni`)")
+    add(
+        "--teacher-minutes",
+        type=float,
+        help=f"of the teacher on texts; 0: none (default {TEACHER_MINUTES}, 0 from `omni`)",
+    )
     add("--total-minutes", type=float, default=24.0, help="of the schedule on pages, all calls together (default 24)")
     add("--piece-minutes", type=float, default=8.0, help="at most so many a piece (default 8)")
     add("--pieces", type=int, default=99, help="at most so many in this call")

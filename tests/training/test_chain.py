@@ -84,6 +84,10 @@ def test_sessions_go_on_and_start_again_from_parts(base, tmp_path):
     assert "teacher," not in log and f"lr {1.2e-3 / 30:.2e}" in log and " kl " in log
     again = json.loads((tmp_path / "second" / "omni" / "progress.json").read_text())
     assert again["step"] == 8 and again["minutes"] > progress["minutes"]
+    # the base as it is, without a teacher of its own
+    log = chain("--base", str(base), "--folder", str(tmp_path / "plain"), "--pieces", "1", "--teacher-minutes", "0")
+    plain = json.loads((tmp_path / "plain" / "omni" / "progress.json").read_text())
+    assert "teacher," not in log and " kl " in log and plain["step"] == 2
     # there are new texts: the checkpoint's text tower learns them first and teaches in a schedule of its own
     log = chain("--folder", str(tmp_path / "third"), *elsewhere, "--", "--lr", "3e-3")
     assert "teacher," in log and " kl " in log and f"lr {3e-3 / 30:.2e}" in log
