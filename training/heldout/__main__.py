@@ -9,6 +9,7 @@ from pathlib import Path
 
 from training.heldout import layouts, pages, recordings
 from training.heldout.writer import Writer
+from training.office.pages import CHARTED
 
 SETS: dict[str, Callable[[Writer], None]] = {
     "fonts": lambda w: pages.single_pages(w, "fonts", 9001, 60, held_wordings=False),
@@ -26,8 +27,9 @@ SETS: dict[str, Callable[[Writer], None]] = {
     "scans": lambda w: layouts.scans(w, 9013),
     "office": lambda w: pages.office(w, 9014, 2),
     "unseen": lambda w: pages.unseen(w, 9015, 640),
+    "charts": lambda w: pages.office(w, 9016, 6, "charts", CHARTED),
 }
-BY_NAME = ("office", "unseen")  # written only if asked for
+BY_NAME = ("office", "unseen", "charts")  # written only if asked for
 
 
 def main() -> None:

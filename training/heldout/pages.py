@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from training import wordings
 from training.heldout.writer import Writer, turn
 from training.office.pages import make_office_page
@@ -103,16 +105,20 @@ def documents(writer: Writer, name: str, seed: int, counts: list[int], questions
             writer.add(name, f"{count} pages", paths, None, [_ask(r, fact, False, page_number)])
 
 
-def office(writer: Writer, seed: int, each: int) -> None:
-    """Questions about ``each`` pages of every kind of office document: unseen fonts, values and wordings."""
+def office(writer: Writer, seed: int, each: int, name: str = "office", only: Collection[str] | None = None) -> None:
+    """Questions about ``each`` pages of every kind of office document: unseen fonts, values and wordings.
+
+    Args:
+        writer, seed: of the set. name: of it. only: these kinds, not all.
+    """
     r = Rng(seed)
-    for kind in kinds():
+    for kind in sorted(kinds() if only is None else only):
         for number in range(each):
             page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind=kind)
-            path = writer.image(f"office-{kind}-{number}", page.rgb())
+            path = writer.image(f"{name}-{kind}-{number}", page.rgb())
             for question, answer, _ in questions_about(r, [page], 4, held=True):
-                key = "absent" if answer == wordings.NOT_STATED else "stated"
-                writer.add("office", kind, [path], None, [turn(question, answer, key)])
+                key = "absent" if answer == wordings.NOT_STATED else "number" if answer[:1].isdigit() else "stated"
+                writer.add(name, kind, [path], None, [turn(question, answer, key)])
 
 
 def unseen(writer: Writer, seed: int, count: int) -> None:
