@@ -4,9 +4,9 @@
         --gpus 2 --minutes 4 --out runs/finish
 
 Processes share the GPUs until all have ended or the minutes are over; what they have written by then stays:
-``evaluation.json`` of `training.evaluate`, ``kvmm_calibration.safetensors`` of `kvmm calibrate`, answers of
-`training.confidence` in ``rows/``. Where the time was too short, the same command goes on with what is missing. The
-confidence is fitted to the answers in a minute of a CPU:
+reports of `training.evaluate`, a set each in ``sets/`` and all of them in ``evaluation.json``,
+``kvmm_calibration.safetensors`` of `kvmm calibrate`, answers of `training.confidence` in ``rows/``. Where the time was
+too short, the same command goes on with what is missing. The confidence is fitted to the answers in a minute of a CPU:
 
     python -m training.confidence --model runs/chain/model --data runs/heldout --dtype bfloat16 --sets unseen \\
         --policies --rows runs/finish/rows --out runs/finish/kvmm_confidence.json --report runs/finish/confidence.json
@@ -15,33 +15,43 @@ confidence is fitted to the answers in a minute of a CPU:
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from pathlib import Path
 
+from training.evaluate import join_reports
 from training.processes import Processes, end_tidily
 
 CALIBRATION = "kvmm_calibration.safetensors"
-RESULTS = {"calibration": CALIBRATION, "evaluation": "evaluation.json"}  # files of --out
+EVALUATION, SETS = "evaluation.json", "sets"  # the whole report, and the folder of the sets' own
 UNFINISHED = "unfinished"  # folder of results until their process has ended well
 SET = "unseen"  # whose answers say how sure the model may be
+
+
+def results(args: argparse.Namespace) -> dict[str, str]:
+    """Files below ``--out`` by the name of the task that writes them: the calibration, a report of every set."""
+    found = {"calibration": CALIBRATION}
+    with (args.heldout / "heldout.jsonl").open(encoding="utf-8") as lines:
+        names = dict.fromkeys(json.loads(line)["set"] for line in lines)
+    return found | {f"evaluation {name}": f"{SETS}/{name}.json" for name in names}
 
 
 def tasks(args: argparse.Namespace) -> dict[str, list[str]]:
     """The modules to run with their arguments, by name, without what is done already."""
     common = ["--model", str(args.model), "--dtype", "bfloat16"]
     common += ["--device", args.device] if args.device else []
-    found = {
-        "calibration": ["kvmm", "calibrate", "--data", str(args.calibration / "questions.jsonl")],
-        "evaluation": ["training.evaluate", "--data", str(args.heldout), "--limit", str(args.limit)],
-    }
-    found["calibration"] += ["--limit", str(args.examples), *([] if args.choose else ["--gradients"])]
-    found = {
-        name: [*command, *common, "--out", str(args.out / UNFINISHED / RESULTS[name])]
-        for name, command in found.items()
-        if not (args.out / RESULTS[name]).is_file()
-    }
+    found = {}
+    for name, file in results(args).items():
+        if name == "calibration":
+            command = ["kvmm", "calibrate", "--data", str(args.calibration / "questions.jsonl")]
+            command += ["--limit", str(args.examples), *([] if args.choose else ["--gradients"])]
+        else:
+            command = ["training.evaluate", "--data", str(args.heldout), "--limit", str(args.limit)]
+            command += ["--sets", Path(file).stem]
+        if not (args.out / file).is_file():
+            found[name] = [*command, *common, "--out", str(args.out / UNFINISHED / file)]
     for index in range(args.parts):
         part = ["--part", str(index), str(args.parts), "--sets", SET, "--rows", str(args.out / "rows")]
         found[f"confidence {index}"] = ["training.confidence", "--data", str(args.heldout), *part, *common]
@@ -50,9 +60,9 @@ def tasks(args: argparse.Namespace) -> dict[str, list[str]]:
 
 def finish(args: argparse.Namespace) -> dict[str, int | None]:
     """Runs all tasks beside each other; the exit code of each, None if the time was too short for it."""
-    begin, processes, running = time.monotonic(), Processes(), {}
+    begin, processes, running, files = time.monotonic(), Processes(), {}, results(args)
     codes: dict[str, int | None] = {}
-    for name in ("logs", UNFINISHED):
+    for name in ("logs", SETS, f"{UNFINISHED}/{SETS}"):
         (args.out / name).mkdir(parents=True, exist_ok=True)
     try:
         for number, (name, command) in enumerate(tasks(args).items()):
@@ -62,12 +72,15 @@ def finish(args: argparse.Namespace) -> dict[str, int | None]:
         while running and time.monotonic() - begin < args.minutes * 60:
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 codes[name] = running.pop(name).returncode
-                if name in RESULTS and codes[name] == 0:
-                    os.replace(args.out / UNFINISHED / RESULTS[name], args.out / RESULTS[name])
+                if name in files and codes[name] == 0:
+                    os.replace(args.out / UNFINISHED / files[name], args.out / files[name])
                 print(f"{time.monotonic() - begin:6.1f} s  {name}: exit code {codes[name]}", flush=True)
             time.sleep(0.2)
     finally:
         processes.end()
+    reports = [json.loads(path.read_text()) for path in sorted((args.out / SETS).glob("*.json"))]
+    if reports:
+        (args.out / EVALUATION).write_text(json.dumps(join_reports(reports), indent=1) + "\n", encoding="utf-8")
     return codes | dict.fromkeys(running)
 
 
