@@ -70,9 +70,9 @@ def test_decode_attention_of_outlier_tokens():
     assert f"costs {slower:.0f} microseconds" in " ".join(GPU.split())
 
 
-def test_wide_heads_since_the_cuda_kernel_takes_them():
-    row = results("decode_attention_d256")["1x128k-d256 rd2"]
-    assert f"in {row['us']:.0f} microseconds, {100 * row['floor_share']:.0f} % of the floor" in " ".join(GPU.split())
+def test_no_shape_is_slower_than_bf16():
+    measured = results("decode_attention_shapes").values()
+    assert len(measured) == 56 and min(row["ratio"] for row in measured) > 1.2
 
 
 def test_serving_on_a_gpu():
@@ -201,11 +201,11 @@ def test_what_is_said_of_packing_a_prompt():
     said, measured = " ".join(GPU.split()), {row["policy"]: row for row in results("prompt_packing").values()}
     assert set(measured) == set(kvmm.policies()) - {"bf16"}
     behind = {policy: 100 * row["behind_share"] for policy, row in measured.items()}
-    mixed = [behind.pop(policy) for policy in ("balanced", "small")]
+    assert max(behind.values()) <= 2.0
     assert f"for {min(behind.values()):.1f} to {max(behind.values()):.1f} % of the time of reading it longer" in said
-    assert len({f"{share:.1f}" for share in mixed}) == 1 and f"and {mixed[0]:.1f} % with `balanced` and `small`" in said
+    assert sorted(behind, key=behind.get)[-2:] == ["small", "balanced"] and "longest with `balanced` and `small`" in said
     alone = [100 * row["share"] for row in measured.values()]
-    assert f"{min(alone):.0f} to {max(alone):.0f} % of the time of reading it, on hosts that other" in said
+    assert f"{min(alone):.0f} to {max(alone):.0f} % of the time of reading it, on hosts most of which" in said
     extra = {policy: 100 * row["extra_layers"] for policy, row in measured.items()}
     plain = [share for name, share in extra.items() if "spherical" not in name]
     assert f"at most {max(extra.values()):.0f} % of one layer's" in said
