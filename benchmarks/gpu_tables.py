@@ -36,7 +36,7 @@ AIMS = {  # microseconds at 1 x 131072 and 64 x 4096, of presets that miss one
     "calibquant1": (14, 28),
 }
 BEGIN, END = "<!-- python -m benchmarks.gpu_tables: {} -->", "<!-- end -->"
-_SHAPE = ("batch", "tokens", "dim", "rows")  # what the rows of other shapes are sorted by
+SORTED_BY = ("batch", "tokens", "dim", "rows")  # rows of other shapes
 STREAMED = ("rd2", "balanced")  # and their forms that pack 16 tokens at a time
 HEADS = ("| Tokens | bf16 |", "| Preset | 1 x 131072 |", "| `rd` | 1 x 131072 |", "| Preset, tokens | Aim |")
 
@@ -92,8 +92,8 @@ def of_papers(read: Results) -> str:
 
 
 def of_shapes(read: Results) -> str:
-    """A table of other batches, query heads and head dimensions, one format of each kind, in the order of these."""
-    rows = sorted(read("decode_attention_shapes").values(), key=lambda row: [row[key] for key in _SHAPE])
+    """A table of other batches, query heads and head dimensions, one format of each kind, sorted by them."""
+    rows = sorted(read("decode_attention_shapes").values(), key=lambda row: [row[key] for key in SORTED_BY])
     measured = {row["name"]: row for row in rows}
     names = list(dict.fromkeys(row["policy"] for row in measured.values()))
     lines = [f"| Tokens | Query heads per KV head | Channels | bf16 | {' | '.join(f'`{name}`' for name in names)} |"]

@@ -12,13 +12,12 @@ import argparse
 import hashlib
 import json
 import platform
-import re
 import statistics
 import sys
 import time
 import wave
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -238,19 +237,6 @@ def report(rows: list[dict]) -> dict:
             if len(groups) > 1:
                 out[name][f"by_{column}"] = {key: summary(groups[key]) for key in sorted(groups)}
     return out
-
-
-def join_reports(reports: Sequence[dict]) -> dict:
-    """One report of sets that processes beside each other have answered; ``seconds`` are those of the slowest.
-
-    Raises:
-        ValueError: they are of different models or sets of questions.
-    """
-    if len({(r["model_sha256"], r["data_sha256"]) for r in reports}) > 1:
-        raise ValueError("the reports are of different models or of different held-out questions")
-    sets = {name: scores for report in reports for name, scores in report["sets"].items()}
-    command = re.sub(r" --(sets|out) \S+", "", reports[0]["command"]) + ", a process a set"
-    return {**reports[0], "sets": sets, "command": command, "seconds": max(r["seconds"] for r in reports)}
 
 
 def file_hash(path: Path) -> str:
