@@ -72,6 +72,12 @@ def test_its_blind_scores_over_packed_caches():
     assert found["config"]["model_fingerprint"] == full["config"]["model_fingerprint"]
 
 
+def test_how_often_both_models_are_exactly_right():
+    ours, other = (short(blind(folder)["exact_match,none"]) for folder in ("blind_office", "blind"))
+    assert f"exactly as `tiny-omni` ({ours} and {other})" in " ".join(CARD.split())
+    assert round(float(ours) / float(other)) == 3
+
+
 def test_its_refusals():
     scores = blind("blind_office")
     precision, recall = (scores[f"refusal_{name},none"] for name in ("precision", "recall"))
