@@ -6,8 +6,8 @@
 Processes share the GPUs until all have ended or the minutes are over; what has ended well by then stays: a report of
 `training.evaluate` for each set in ``sets/``, and ``evaluation.json`` once there is one for every set,
 ``kvmm_calibration.safetensors`` of `kvmm calibrate`; also all answers of `training.confidence` in ``rows/``. Where the
-time was too short, the same command goes on with what is missing; a folder of another model is refused. The
-confidence is fitted to the answers in a minute of a CPU:
+time was too short, the same command goes on with what is missing; in a folder with results of another model, of other
+questions or options it ends with a message. The confidence is fitted to the answers in a minute of a CPU:
 
     python -m training.confidence --model runs/chain/model --data runs/heldout --dtype bfloat16 --sets unseen \\
         --policies --rows runs/finish/rows --out runs/finish/kvmm_confidence.json --report runs/finish/confidence.json
@@ -58,7 +58,7 @@ def begin_or_go_on(args: argparse.Namespace) -> None:
     """
     now, path = sources(args), args.out / SOURCES
     if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != now:
-        raise ValueError(f"{args.out} has results of another model or other questions: choose another --out")
+        raise ValueError(f"{args.out} has results of another model, questions or options: choose another --out")
     for name in ("logs", SETS, f"{UNFINISHED}/{SETS}"):
         (args.out / name).mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
@@ -126,7 +126,7 @@ def finish(args: argparse.Namespace) -> dict[str, int | None]:
 
 def join_sets(out: Path, files: Sequence[str]) -> None:
     """Writes the whole report, if there is one of every set."""
-    if not all((out / file).is_file() for file in files):
+    if not files or not all((out / file).is_file() for file in files):
         return
     reports = [json.loads((out / file).read_text(encoding="utf-8")) for file in files]
     fresh = out / UNFINISHED / EVALUATION

@@ -68,6 +68,12 @@ def test_tasks_end_with_the_minutes_and_say_how(options, monkeypatch, capsys):
     assert json.loads((options.out / finish.EVALUATION).read_text()) == join_reports([REPORT, OTHER])
 
 
+def test_there_is_no_report_of_no_sets(options):
+    options.out.mkdir()
+    finish.join_sets(options.out, [])
+    assert not list(options.out.iterdir())
+
+
 def test_a_report_waits_for_all_sets(options, monkeypatch):
     written(options, fonts=REPORT)
     monkeypatch.setattr(finish, "tasks", lambda args: {})
