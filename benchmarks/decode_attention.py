@@ -1,13 +1,12 @@
 """Decode attention of one layer over a packed cache against the fastest dense attention, in one process.
 
-    python -m benchmarks.decode_attention [--shapes 1x128k 32x8k ...] [--policies rd2 oscar2 ...] [--profile] [--host]
+    python -m benchmarks.decode_attention [--shapes 1x128k 32x8k ...] [--policies rd2 oscar2 ...] [--profile]
 
 What is timed is all that a layer does with a query: ``kvmm.kernels.attention.attend`` over a cache of so many text
 tokens: full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which
 is the sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run
 in a CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
-cannot hold; ``no_graph_us`` is without one. ``--host`` adds what a layer's call costs the host in a cache
-(:mod:`benchmarks.layer_calls`), which does not depend on the shape.
+cannot hold; ``no_graph_us`` is without one. What a layer's call costs the host is in :mod:`benchmarks.layer_calls`.
 
 Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the query heads of a KV head as rows
 (``[B, H_kv, R, D]`` against ``[B, H_kv, T, D]``), and FlexAttention, compiled. The fastest counts.
@@ -31,7 +30,6 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.layer_calls import LayerCalls
 from benchmarks.programs import keep_programs
 from benchmarks.report import Report, add_common_options, attempt, table
 from benchmarks.synthetic import main_modality, make_calibration, random_vectors
@@ -94,7 +92,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tau", nargs=2, type=float, help="calibrate the logits of codecs that can, in two passes")
     parser.add_argument("--runs", type=int, default=50, help="timed replays, of which the median counts")
     parser.add_argument("--profile", action="store_true", help="also the time of every kernel of a call")
-    parser.add_argument("--host", action="store_true", help="also the host's time for a layer's call, of each policy")
     parser.add_argument("--programs", type=Path, help="folder where compiled kernels are kept for other processes")
     parser.add_argument("--no-error", action="store_true", help="do not compare with the reference")
     add_common_options(parser, "decode_attention")
@@ -109,12 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.run["l2_bytes"] = l2_bytes(options.device)
     report.run["settings"] = {"runs": options.runs, "dtype": "bfloat16"}
     named = list(policies()) if options.policies == ["all"] else options.policies
-    calls = LayerCalls(options.device, options.smoke) if options.host else None
     for name in options.shapes:
         if name == EMBEDDED:
             embedded_rows(report, named, options)
         else:
-            shape_rows(report, name, _SMOKE if options.smoke else SHAPES[name], named, options, calls)
+            shape_rows(report, name, _SMOKE if options.smoke else SHAPES[name], named, options)
     show(report)
     report.finish()
 
@@ -293,12 +289,7 @@ def baseline(sets: list[tuple[torch.Tensor, ...]], options: argparse.Namespace) 
 
 
 def shape_rows(
-    report: Report,
-    name: str,
-    shape: Shape,
-    policy_names: Sequence[str],
-    options: argparse.Namespace,
-    calls: LayerCalls | None = None,
+    report: Report, name: str, shape: Shape, policy_names: Sequence[str], options: argparse.Namespace
 ) -> None:
     """The baselines of one shape, then a row for each policy."""
     size = (shape.batch, shape.heads, shape.tokens, shape.dim)
@@ -319,8 +310,6 @@ def shape_rows(
                 row["name"] += " room"
                 inputs = inputs.with_room(packed)
             row |= measure(several(inputs, options.device), packed, dense, report, options)
-            if calls is not None:
-                row |= calls.of(policy)
         free_memory()
 
 
@@ -415,7 +404,7 @@ def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse
 
 def show(report: Report) -> None:
     """A table of the rows of the file."""
-    header = ("row", "us", "no graph", "dense", "by", "ratio", "bits", "GB/s", "floor", "share", "error", "host")
+    header = ("row", "us", "no graph", "dense", "by", "ratio", "bits", "GB/s", "floor", "share", "error")
     keys = ("us", "no_graph_us", "baseline_us", "baseline", "ratio", "packed_bits_per_value")
     rows = []
     for row in report.rows:
@@ -425,7 +414,7 @@ def show(report: Report) -> None:
     table(header, rows)
 
 
-_LAST = ("floor_us", "floor_share", "error", "host_ratio")
+_LAST = ("floor_us", "floor_share", "error")
 
 
 if __name__ == "__main__":

@@ -64,10 +64,11 @@ class Step:
 STEPS = (
     Step(
         "decode_attention_presets",
-        "decode_attention --shapes 1x128k 64x4k --baselines cudnn --runs 12 --host --policies all",
+        "decode_attention --shapes 1x128k 64x4k --baselines cudnn --runs 12 --policies all",
         150,
         programs=True,
     ),
+    Step("layer_calls", "layer_calls --policies all --rounds 9 --profile", 100, programs=True),
     Step(
         "prompt_packing",
         "prompt_packing --rounds 3 --kernels --behind 0.02 --policies all",
@@ -105,15 +106,13 @@ STEPS = (
     Step("kitty_throughput", "kitty_throughput --length 8192 --baselines static dynamic", 180),
     Step(
         "calibquant_throughput",
-        "memory_budget --part calibquant --models internvl-26b --visual 256 --budgets 5 20 30 --steps 136 "
-        "--baseline-steps 16",
-        120,
+        "memory_budget --part calibquant --models internvl-26b --visual 256 --budgets 5 20 30",
+        130,
     ),
     Step(
         "calibquant_throughput_3328",
-        "memory_budget --part calibquant --models internvl-8b --visual 3328 --budgets 10 30 --steps 136 "
-        "--baseline-steps 16",
-        90,
+        "memory_budget --part calibquant --models internvl-8b internvl-26b --visual 3328 --budgets 10 30",
+        150,
     ),
     Step(
         "decode_attention_32x8k",
@@ -222,9 +221,10 @@ def compile_first(steps: Sequence[Step], options: argparse.Namespace, log: TextI
             parts = max(1, _COMPILERS // len(named))  # of the shapes, where there are fewer policies than processes
             names = named[index::_COMPILERS] if parts == 1 else [named[index % len(named)]]
             shapes = shapes[index // len(named) % parts :: parts] if parts > 1 else shapes
-            host = ["--host"] if "--host" in words else []
             if names and shapes:
-                jobs.append(shlex.join([*_compiling(shapes, names, options, index), *host]))
+                jobs.append(shlex.join(_compiling(shapes, names, options, index)))
+        if any(step.name == "layer_calls" for step in steps):
+            jobs.append(shlex.join(_compiling_calls(list(policies())[index::_COMPILERS], options, index)))
         if jobs:
             running.append(start(["bash", "-c", "; ".join(jobs)], log))
     for process in running:
@@ -242,6 +242,13 @@ def _compiling(shapes: list[str], names: list[str], options: argparse.Namespace,
         *(sys.executable, "-m", "benchmarks.decode_attention", "--runs", "1", "--no-error", "--baselines", "cudnn"),
         *("--shapes", *shapes, "--policies", *names, "--programs", str(options.work / "programs")),
         *("--output", str(options.work / f"compile-{index}.json")),
+    ]
+
+
+def _compiling_calls(names: list[str], options: argparse.Namespace, index: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "benchmarks.layer_calls", "--rounds", "1", "--policies", *names),
+        *("--programs", str(options.work / "programs"), "--output", str(options.work / f"calls-{index}.json")),
     ]
 
 
@@ -328,7 +335,8 @@ def _gpus_of_rows(report: dict[str, Any]) -> dict[str, str]:
 
 
 _SHOWN = {
-    "decode_attention": ("us", "baseline_us", "ratio", "floor_us", "floor_share", "host_ratio"),
+    "decode_attention": ("us", "baseline_us", "ratio", "floor_us", "floor_share"),
+    "layer_calls": ("host_us", "host_ratio", "ratios"),
     "decode_profile": ("us", "dram_share", "issue_share"),
     "prompt_packing": ("pack_ms", "share", "host_ms", "kernel_ms", "launches", "behind_share"),
     "serve_gpu": ("per_second", "ratio", "equal_share"),

@@ -108,8 +108,7 @@ def of_shapes(read: Results) -> str:
 
 def of_host(read: Results) -> str:
     """The host time of a layer's call beside that of `DynamicCache` and SDPA, over all presets."""
-    rows = read("decode_attention_presets").values()
-    ratios = {row["policy"]: row["host_ratio"] for row in rows if row.get("host_ratio") is not None}
+    ratios = {row["policy"]: row["host_ratio"] for row in read("layer_calls").values()}
     within, middle = sum(ratio <= 1.5 for ratio in ratios.values()), statistics.median(ratios.values())
     low, high = min(ratios.values()), max(ratios.values())
     return (
@@ -176,14 +175,12 @@ def missed_rows(presets: dict[str, dict[str, Any]]) -> list[tuple[str, list[str]
 
 
 def with_gpus(report: dict[str, Any]) -> str:
-    """A table of all rows: microseconds, and the host's of a layer's call as a part of ``DynamicCache``'s."""
+    """A table of all rows, with the GPU of each."""
     gpus = [run["machine"]["gpu"] for run in report["runs"]]
-    lines = ["| Shape | Preset | GPU | us | Host, of `DynamicCache` |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| Shape | Preset | GPU | us |", "| --- | --- | --- | --- |"]
     for row in report["results"]:
-        if "us" not in row:
-            continue
-        host = f"{100 * row['host_ratio']:.0f} %" if row.get("host_ratio") is not None else "-"
-        lines.append(f"| {row['shape']} | `{row['policy']}` | {gpus[row['run']]} | {cell(row)} | {host} |")
+        if "us" in row:
+            lines.append(f"| {row['shape']} | `{row['policy']}` | {gpus[row['run']]} | {cell(row)} |")
     return "\n".join(lines)
 
 
