@@ -108,12 +108,16 @@ def of_shapes(read: Results) -> str:
 
 def of_host(read: Results) -> str:
     """The host time of a layer's call beside that of `DynamicCache` and SDPA, over all presets."""
-    ratios = {row["policy"]: row["host_ratio"] for row in read("layer_calls").values()}
-    within, middle = sum(ratio <= 1.5 for ratio in ratios.values()), statistics.median(ratios.values())
-    low, high = min(ratios.values()), max(ratios.values())
+    ratios: dict[int, list[float]] = {}
+    for row in read("layer_calls").values():
+        ratios.setdefault(row["layers"], []).append(row["host_ratio"])
+    few, many = ratios[min(ratios)], ratios[max(ratios)]
+    within, above = sum(ratio <= 1.5 for ratio in few), [ratio for ratio in few if ratio > 1.5]
     return (
-        f"For the call of one layer alone the host takes {low:.1f} to {high:.1f} times as long over all {len(ratios)} "
-        f"presets,\n{middle:.2f} in the median and at most 1.5 for {within} of them."
+        f"A layer's call in such a step takes the host {min(few):.1f} to {max(few):.1f} times as long as with "
+        f"`DynamicCache` and SDPA\nin a model of {min(ratios)} layers, {statistics.median(few):.2f} in the median over "
+        f"all {len(few)} presets and at most 1.5 for {within} of them.\nOf the other {len(above)}, in a model of "
+        f"{max(ratios)} layers, it takes {min(many):.2f} to {max(many):.2f} times as long."
     )
 
 

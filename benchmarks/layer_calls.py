@@ -1,15 +1,17 @@
 """What one layer's call of a decode step costs the host: ``cache.update`` and the attention function.
 
     python -m benchmarks.layer_calls [--policies balanced rd2 ... | all] [--rounds 9] [--profile]
+    python -m benchmarks.layer_calls --model qwen3-36x1024 --policies rd2 --append
 
 A cache without anything asked for replays a layer's call as a small CUDA graph, where it does not replay whole steps;
 ``graph="never"`` launches every kernel from Python. Beside both stand ``DynamicCache`` and SDPA. The GPU is not waited
 for, so the time does not depend on how long a cache is. SDPA's plans for the lengths that occur are made before.
 
 Policies and the baseline take turns, round by round: what else the host does then costs one round of all of them, not a
-policy alone. ``host_us`` are medians over rounds, and ``host_ratio`` is the median of what ``replayed`` is in
-``dynamic`` of the same round; ``ratios`` holds the least and the greatest. ``--profile`` adds the functions in which
-the host spends most of a replayed call, by cProfile.
+policy alone. What a step costs the host once, whatever the number of layers, counts here too, a layer's part of it: of
+four layers (``--model``) a larger one than in a model that people use. ``host_us`` are medians over rounds, and
+``host_ratio`` is the median of what ``replayed`` is in ``dynamic`` of the same round; ``ratios`` holds the least and
+the greatest. ``--profile`` adds the functions in which the host spends most of a replayed call, by cProfile.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", nargs="+", default=["all"], help="presets; default: all")
+    parser.add_argument("--model", choices=("qwen3-4x1024", "qwen3-36x1024"), default="qwen3-4x1024", help="its shape")
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds after one warm-up")
     parser.add_argument("--profile", action="store_true", help="also where the host's time of a replayed call goes")
     parser.add_argument("--programs", type=Path, help="folder where compiled kernels are kept for other processes")
@@ -61,10 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokens = 160 if options.smoke else TOKENS
     report.run["settings"] = {"tokens": tokens, "rounds": options.rounds, "steps": STEPS, "dtype": "bfloat16"}
     # two models: caches of kvmm hook the attention of the one that they are made for
-    dense, model = (build_model("qwen3-4x1024", options.device, toy=options.smoke) for _ in range(2))
+    dense, model = (build_model(options.model, options.device, toy=options.smoke) for _ in range(2))
     file = calibration_file(model)
     for name in list(policies()) if options.policies == ["all"] else options.policies:
-        row: dict[str, Any] = {"name": name, "policy": name}
+        layers = kv_shape(model)[0]
+        row: dict[str, Any] = {"name": f"{layers} layers {name}", "policy": name, "layers": layers}
         with report.guarded(row):
             caches = {mode: packed(model, name, file, graph, tokens) for mode, graph in GRAPHS.items()}
             row |= timed(dense, model, caches, tokens, options.rounds)

@@ -24,6 +24,7 @@ MARKED_SHARE = 0.8  # of the others: with marks of a camera or a scanner
 COLOUR_SHARE = 0.5  # of the others whose filled areas, and of those where some lines, get colours
 BANNER_SHARE = 0.07
 PHOTO_SHARE = 0.25  # of the marked: photographed on a desk
+TILTED_SHARE, TILT = 0.1, 9.0  # of the marked that lie flat: fed askew, by up to so many degrees
 
 JPEG_LUMA = (
     16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29, 51,
@@ -210,6 +211,9 @@ def render_pages(
         if (i := subset(flat, 0.25)) is not None:
             ink[i] = warp(ink[i])
             in_place[i] = False
+        if (i := subset(flat, TILTED_SHARE)) is not None:
+            ink[i] = warp(ink[i], degrees=TILT)
+            in_place[i] = False
         if (i := subset(dirty, 0.3)) is not None:  # heavier or lighter print
             ink[i] = ink[i].pow(torch.exp(uniform(len(i), -0.4, 0.4, device)).to(work))
         if (i := subset(dirty, 0.2)) is not None:
@@ -222,7 +226,7 @@ def render_pages(
         if (i := subset(changed, COLOUR_SHARE)) is not None:
             x[i] = effect(x[i], ink[i])
     if dirty is not None:
-        for effect, share in ((camera.folds, 0.07), (camera.coffee, 0.05), (camera.fade, 0.08)):
+        for effect, share in ((camera.folds, 0.07), (camera.coffee, 0.05), (camera.fade, 0.12)):
             if (i := subset(dirty, share)) is not None:
                 x[i] = effect(x[i])
         if photos is not None:

@@ -109,7 +109,7 @@ def fade(x: Tensor) -> Tensor:
     """Low contrast: a worn print or a dim screen."""
     n = len(x)
     middle = uniform(n, 0.35, 0.75, x.device).to(x.dtype)
-    return middle + (x - middle) * uniform(n, 0.4, 0.75, x.device).to(x.dtype)
+    return middle + (x - middle) * uniform(n, 0.25, 0.75, x.device).to(x.dtype)
 
 
 def show_through(ink: Tensor) -> Tensor:
