@@ -31,6 +31,9 @@ OFFICE_SHARE = 0.8  # of pages; the others are those of `training.pages`
 ALOUD_SHARE, SHORT_ALOUD_SHARE = 0.34, 0.45  # of recordings, and of those up to six seconds: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
+READ_SHARE = 0.5  # of pages: transcribed before questions. Of the others what is left of a sequence is, from LEAST_TEXT
+LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
+MOST_QUESTIONS = 28  # about a page, as far as there is room
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
@@ -73,7 +76,7 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
     (_spec("page", 40, 784, 308, 896, 896), 0.05),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
-    (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.12),
+    (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.2),
     (OfficeSpec("pages", 8, 2, 924, 644, 0, 0, 2432), 0.03),
     *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
     *((OfficeSpec(*dataclasses.astuple(s)), 1.3 * share) for s, share in FIRST_SPECS if s.frames and not s.pages),
@@ -142,18 +145,21 @@ class Pair:
 
 
 def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bool) -> None:
-    if seen and r.chance(0.8):
+    read = seen and r.chance(READ_SHARE)
+    if read:
         limit = max(SHORT_TEXT, int(LONG_PART * pair.room)) if r.chance(LONG_SHARE) else SHORT_TEXT
         pair.branch(*turns_tokens(transcription(r, page, None), limit))
     if r.chance(0.15):
         plain = page.kind.replace("_", " ")
         name = KIND_NAMES.get(page.kind, f"{'an' if plain[0] in 'aeiou' else 'a'} {plain}")
         pair.branch(*turns_tokens([(r.pick(SUMMARIES), name, ANSWER)]))
-    questions = questions_about(r, [page], 14, held)
+    questions = questions_about(r, [page], MOST_QUESTIONS, held)
     while questions and pair.room > 24:
         turns = [questions.pop() for _ in range(min(len(questions), r.choices((1, 2, 3), (6, 3, 2))[0]))]
         if not pair.branch(*turns_tokens(turns)) and len(turns) > 1:
             pair.branch(*turns_tokens(turns[:1]))
+    if seen and not read and pair.room > LEAST_TEXT + TURN:
+        pair.branch(*turns_tokens(transcription(r, page, None), pair.room - TURN))
 
 
 def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.ndarray]:
