@@ -308,15 +308,16 @@ class Trainer:
             self.held_out = self.loader.held_out()
         self.model.eval()
         sums, exact = {}, {}
-        for spec, step in self.held_out:
-            batch = to_device(step, self.device)
-            out, group = self.losses(self.rendered(batch, training=False), training=False), spec_group(spec)
-            sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
-            branch = batch["target_branch"]
-            wrong = torch.zeros(int(step["target_branch"].max()) + 1, device=self.device)
-            wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
-            right, count = exact.get(group, (0, 0))
-            exact[group] = right + int((wrong == 0).sum()), count + len(wrong)
+        with self.rounded_weights(self.seconds):  # late in the schedule: the weights that will be stored
+            for spec, step in self.held_out:
+                batch = to_device(step, self.device)
+                out, group = self.losses(self.rendered(batch, training=False), training=False), spec_group(spec)
+                sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
+                branch = batch["target_branch"]
+                wrong = torch.zeros(int(step["target_branch"].max()) + 1, device=self.device)
+                wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
+                right, count = exact.get(group, (0, 0))
+                exact[group] = right + int((wrong == 0).sum()), count + len(wrong)
         self.model.train()
         record = {"step": self.progress.step, "minutes": round(self.resumed_minutes + self.seconds / 60, 2)}
         for group, values in sums.items():

@@ -44,6 +44,15 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
+def test_late_measurements_are_of_the_weights_that_will_be_stored(trained, tmp_path):
+    losses = []
+    for name, options in (("exact", ()), ("coarse", ("--round-step", "0.9", "--round-minutes", "5"))):
+        folder = tmp_path / name
+        train("--init", str(trained), "--out", str(folder), "--steps", "0", *options)
+        losses.append(json.loads((folder / "progress.json").read_text())["history"][-1]["page"]["answer"])
+    assert losses[0] != losses[1]
+
+
 def test_run_writes_small_files_and_measurements(trained):
     files = sorted(trained.iterdir())
     assert 1 < len(files) <= 6
