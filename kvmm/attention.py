@@ -3,13 +3,15 @@
 A packed layer hands a :class:`PackedHandle` through the model in place of keys and values. Every attention module asks
 transformers' ``AttentionInterface.get_interface`` for its function right after that; :func:`install_attention` has that
 method return a function that reads the handle where one comes, and is the model's own function (eager, SDPA,
-FlashAttention, flex, whatever its configuration says) where tensors come. So neither a configuration nor a module is
+FlashAttention, flex, whatever its configuration says) where tensors come, but for a prompt that
+:mod:`kvmm.kernels.prompt_attention` reads as SDPA does and faster. So neither a configuration nor a module is
 changed: what decides is what the call carries.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,11 +20,15 @@ from torch import nn
 from transformers import AttentionInterface
 
 from kvmm.errors import KVMMError
+from kvmm.kernels.prompt_attention import native
 
 OWN_ATTENTION = (
     "The model's attention does not go through transformers' AttentionInterface, which is where kvmm reads packed "
     "pages; use a version of the model that does, or transformers' own cache."
 )
+
+_NOT_PLAIN = ("softcap", "s_aux", "position_bias", "cache")  # arguments of SDPA that ask for more than attention
+_last_mask: tuple[Callable[[], torch.Tensor | None], bool] = (lambda: None), False  # and whether it is causal
 
 
 class Layer(Protocol):
@@ -77,6 +83,8 @@ def install_attention() -> None:
     @functools.wraps(find)
     def get_interface(self: AttentionInterface, attn_implementation: str | None, default: Callable) -> Callable:
         own = find(self, attn_implementation, default)
+        if attn_implementation == "sdpa":
+            own = functools.partial(_read_prompt, own)
 
         def attention(module: nn.Module, query: torch.Tensor, key: Any, *args: Any, **kwargs: Any) -> Any:
             if type(key) is PackedHandle:
@@ -87,6 +95,45 @@ def install_attention() -> None:
 
     get_interface.knows_handles = True
     AttentionInterface.get_interface = get_interface
+
+
+def _read_prompt(
+    own: Callable,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *args: Any,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """SDPA, ``own``, of a model; a prompt in bfloat16 on a CPU goes through :mod:`kvmm.kernels.prompt_attention`, which
+    computes the same, where that is faster."""
+    if not args and not kwargs.get("dropout") and not any(kwargs.get(name) is not None for name in _NOT_PLAIN):
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if attention_mask is not None or (causal and key.shape[2] != query.shape[2]):
+            causal = True  # a prompt that goes on, whose mask has to say so
+        if native.takes(query, key, value, causal) and _says(attention_mask, query, key, causal):
+            scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+            return native.prompt_attention(query, key, value, scaling, causal), None
+    return own(module, query, key, value, attention_mask, *args, scaling=scaling, is_causal=is_causal, **kwargs)
+
+
+def _says(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, causal: bool) -> bool:
+    """Whether SDPA with ``mask`` is attention to all keys or, if ``causal``, to those up to each query's own."""
+    queries, tokens = query.shape[2], key.shape[2]
+    if mask is None:
+        return not causal or queries == tokens
+    if mask.dtype != torch.bool or mask.shape[1:] != (1, queries, tokens):
+        return False
+    global _last_mask
+    known, found = _last_mask
+    if known() is not mask:  # the layers of a call share one
+        found = bool((mask == torch.ones_like(mask[:1]).tril(tokens - queries)).all())
+        _last_mask = weakref.ref(mask), found
+    return found
 
 
 @torch.compiler.disable

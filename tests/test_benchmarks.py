@@ -16,6 +16,7 @@ from PIL import Image
 from benchmarks import importance, kitty_throughput
 from benchmarks.decode_profile import phases
 from benchmarks.timing import Timing
+from kvmm.kernels.prompt_attention import native
 from kvmm.kernels.quantize import compiled
 from tests.models import checkpoints
 
@@ -96,6 +97,13 @@ def test_cpu_decode(run, page: str):
     assert step["compiled_ratio"] == step["compiled_seconds"] / step["compiled_dynamic_seconds"] > 0
     assert step["torch_ratio"] == step["torch_seconds"] / step["torch_dynamic_seconds"] > 0
     assert question["ratio"] == question["seconds"] / question["dynamic_seconds"] > 0 and question["answer"]
+
+
+@pytest.mark.skipif(native.library() is None, reason="no dot products of bfloat16, a matrix unit, or no C compiler")
+def test_prompt_attention(run):
+    for row in run("prompt_attention", "--smoke", "--rounds", 1, "--threads", 1)["results"]:
+        assert row["ratio"] == row["torch_ms"] / row["library_ms"] > 0
+        assert row["library_distance"] < 1.2 * row["torch_distance"]
 
 
 def test_retention(run):

@@ -1,0 +1,107 @@
+"""Attention of a prompt by C for processors with dot products of bfloat16 pairs (AVX512_BF16).
+
+torch's own attention multiplies bfloat16 fast only where a processor has a matrix unit (AMX). The library is compiled
+once a machine (:mod:`kvmm.kernels.build`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvmm.kernels import build
+
+SOURCE = build.Source("prompt", Path(__file__).with_name("attention.c"), build.vectors_header)
+DIMS = (32, 64, 80, 96, 128)
+FEWEST = 64  # queries: for fewer, bringing keys into order is not worth it
+
+_lock = threading.Lock()
+_Steps = ctypes.c_int64 * 3
+
+
+class _Call(ctypes.Structure):
+    """``Call`` of ``attention.c``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "out", "keys", "values")),
+        *((name, ctypes.c_int64) for name in ("batch", "heads", "kv_heads", "queries", "tokens", "dim")),
+        *((name, _Steps) for name in ("query_steps", "key_steps", "value_steps")),
+        ("causal", ctypes.c_int64),
+        ("scale", ctypes.c_double),
+    ]
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """The compiled library, or None where there is no compiler, or nothing to gain from one."""
+    if _has_matrix_unit():
+        return None
+    with _lock:
+        found = build.first_loaded(SOURCE)
+    if found is None or not found.kvmm_prompt_available():
+        return None
+    for function in (found.kvmm_prompt_order, found.kvmm_prompt_attend):
+        function.argtypes, function.restype = (ctypes.POINTER(_Call), ctypes.c_int64, ctypes.c_int64), None
+    found.kvmm_prompt_block.restype = ctypes.c_int64
+    return found
+
+
+def _has_matrix_unit() -> bool:
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
+
+
+def takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> bool:
+    """Whether the library takes a call; arguments as of :func:`kvmm.kernels.prompt_attention.prompt_attention`."""
+    if any(x.device.type != "cpu" or x.dtype != torch.bfloat16 or x.dim() != 4 for x in (query, key, value)):
+        return False
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        return False
+    if query.shape[2] < FEWEST or query.shape[3] not in DIMS or any(x.stride(3) != 1 for x in (query, key, value)):
+        return False
+    same = key.shape == value.shape and key.shape[0] == query.shape[0] and key.shape[3] == query.shape[3]
+    if not same or query.shape[1] % key.shape[1] or key.shape[2] < (query.shape[2] if causal else 1):
+        return False
+    return not torch.compiler.is_compiling() and library() is not None
+
+
+def prompt_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, causal: bool
+) -> torch.Tensor:
+    """See :func:`kvmm.kernels.prompt_attention.prompt_attention`; for what :func:`takes` accepts."""
+    kernels, (batch, heads, queries, dim) = library(), query.shape
+    kv_heads, tokens = key.shape[1:3]
+    block = kernels.kvmm_prompt_block()
+    room = batch * kv_heads * (-(-tokens // block) * block) * dim
+    keys, values = (torch.empty(room, dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty(batch, queries, heads, dim, dtype=torch.bfloat16)
+    call = _Call(
+        *(x.data_ptr() for x in (query, key, value, out, keys, values)),
+        *(batch, heads, kv_heads, queries, tokens, dim),
+        *(_Steps(*x.stride()[:3]) for x in (query, key, value)),
+        int(causal),
+        scaling,
+    )
+    _on_threads(kernels.kvmm_prompt_order, call, batch * kv_heads)
+    _on_threads(kernels.kvmm_prompt_attend, call, batch * heads * queries)
+    return out
+
+
+def _on_threads(function: Callable[..., None], call: _Call, most: int) -> None:
+    """Have as many threads as torch uses take turns, ``most`` at most."""
+    threads = min(torch.get_num_threads(), most)
+    if threads < 2:
+        function(ctypes.byref(call), 0, 1)
+        return
+    list(_pool(threads).map(lambda index: function(ctypes.byref(call), index, threads), range(threads)))
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="kvmm-prompt")

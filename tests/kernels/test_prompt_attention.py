@@ -1,0 +1,158 @@
+"""Attention of a prompt: the C library beside torch, what it takes, and that models use it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from kvmm import KVMMCache
+from kvmm.kernels import build
+from kvmm.kernels.prompt_attention import native, prompt_attention, reference
+
+ROOT = Path(__file__).parents[2]
+compiled = pytest.mark.skipif(
+    native.library() is None, reason="a processor with dot products of bfloat16 and no matrix unit, and a C compiler"
+)
+# sequences, heads, KV heads, queries, tokens, channels, causal
+SHAPES = (
+    (1, 4, 4, 391, 391, 64, False),
+    (2, 9, 3, 300, 300, 64, True),
+    (1, 2, 1, 64, 500, 128, True),
+    (1, 2, 2, 77, 130, 80, False),
+    (1, 2, 2, 512, 512, 96, True),
+    (3, 3, 1, 65, 65, 32, True),
+)
+
+
+def inputs(batch, heads, kv_heads, queries, tokens, dim, size=1.0):
+    """Queries as models have them, heads behind tokens, and keys and values of a cache."""
+    generator = torch.Generator().manual_seed(dim + queries)
+    query = torch.randn(batch, queries, heads, dim, generator=generator).transpose(1, 2) * size
+    key, value = (torch.randn(batch, kv_heads, tokens, dim, generator=generator) for _ in range(2))
+    return tuple(x.bfloat16() for x in (query, key, value))
+
+
+def exact(query, key, value, scaling, causal):
+    """In float64."""
+    key, value = (x.double().repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    scores = query.double() @ key.transpose(-1, -2) * scaling
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(key.shape[2] - query.shape[2])
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+def distance(x, y):
+    return float((x.double() - y).norm() / y.norm())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reference_is_attention(shape):
+    *sizes, causal = shape
+    tensors = inputs(*sizes)
+    assert distance(reference.prompt_attention(*tensors, 0.1, causal), exact(*tensors, 0.1, causal)) < 4e-3
+
+
+@compiled
+@pytest.mark.parametrize("threads", (1, 3))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_library_is_as_near_as_torch(shape, threads):
+    *sizes, causal = shape
+    tensors = inputs(*sizes)
+    expected, before = exact(*tensors, 0.1, causal), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert native.takes(*tensors, causal)
+        found = prompt_attention(*tensors, 0.1, causal)
+    finally:
+        torch.set_num_threads(before)
+    assert found.is_contiguous() and found.dtype == torch.bfloat16
+    assert distance(found, expected) < 1.2 * distance(reference.prompt_attention(*tensors, 0.1, causal), expected)
+
+
+@compiled
+def test_one_key_that_outweighs_all_others():
+    tensors = inputs(1, 2, 1, 200, 200, 64, size=300.0)
+    found, expected = prompt_attention(*tensors, 1.0, True), exact(*tensors, 1.0, True)
+    assert found.isfinite().all() and distance(found, expected) < 1e-2
+
+
+@compiled
+def test_what_it_leaves_to_torch():
+    query, key, value = inputs(1, 4, 2, 128, 128, 64)
+    assert native.takes(query, key, value, True)
+    wide = torch.zeros(1, 4, 128, 48, dtype=torch.bfloat16)
+    for other in (
+        (query.float(), key.float(), value.float(), True),
+        (query[:, :, :8], key, value, True),
+        (query, key[:, :, :100], value[:, :, :100], True),  # the first queries would see nothing
+        (query, key[:, :, :0], value[:, :, :0], False),
+        (query[:, :3], key, value, True),
+        (query, key.transpose(2, 3).contiguous().transpose(2, 3), value, True),
+        (wide, wide, wide, True),
+        (query, key, value[..., :32], True),
+    ):
+        assert not native.takes(*other)
+    with torch.enable_grad():
+        assert not native.takes(query.clone().requires_grad_(), key, value, True)
+
+
+@pytest.fixture
+def model():
+    sizes = {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 64, "vocab_size": 64, "head_dim": 32}
+    torch.manual_seed(0)
+    config = Qwen3Config(**sizes, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+    return Qwen3ForCausalLM(config).bfloat16().eval()
+
+
+@compiled
+@torch.no_grad()
+def test_a_models_prompt_goes_through_it(model, monkeypatch):
+    """Whole, and in pieces, whose mask is that of a prompt that goes on; not with padding in front."""
+    ids, calls = torch.randint(64, (1, 260), generator=torch.Generator().manual_seed(1)), []
+    expected = model(ids).logits.float()  # no cache of kvmm has been made for this call, or it is exact anyway
+    kernel = native.prompt_attention
+    monkeypatch.setattr(native, "prompt_attention", lambda *a: calls.append(a[0].shape[2]) or kernel(*a))
+
+    cache = KVMMCache.for_model(model, "bf16")
+    whole = model(ids, past_key_values=cache).logits.float()
+    assert calls == [260, 260] and (whole - expected).abs().max() < 0.05 * expected.abs().max()
+    calls.clear()
+    cache, parts = KVMMCache.for_model(model, "bf16"), []
+    for piece in ids.split(130, 1):
+        parts.append(model(piece, past_key_values=cache).logits.float())
+    assert calls == [130] * 4 and (torch.cat(parts, 1) - expected).abs().max() < 0.05 * expected.abs().max()
+    calls.clear()
+    mask = torch.ones_like(ids)
+    mask[:, :3] = 0
+    model(ids, attention_mask=mask, past_key_values=KVMMCache.for_model(model, "bf16"))
+    assert calls == []
+
+
+WITH_SANITIZERS = """
+from kvmm.kernels.prompt_attention import native, prompt_attention
+from tests.kernels.test_prompt_attention import SHAPES, inputs
+assert native.library() is not None
+for *sizes, causal in SHAPES:
+    assert prompt_attention(*inputs(*sizes), 0.1, causal).isfinite().all()
+"""
+
+
+@compiled
+def test_it_stays_inside_of_its_tensors():
+    try:
+        environment = os.environ | build.sanitized_environment() | {"OMP_NUM_THREADS": "1"}
+    except OSError as error:
+        pytest.skip(str(error))
+    probe = "from kvmm.kernels.prompt_attention import native; assert native.library() is not None"
+    run = {"env": environment, "cwd": ROOT, "capture_output": True, "text": True, "timeout": 300}
+    if subprocess.run([sys.executable, "-c", probe], **run).returncode:
+        pytest.skip("the sanitizers do not work here")
+    done = subprocess.run([sys.executable, "-c", WITH_SANITIZERS], **run)
+    assert done.returncode == 0, done.stderr[-2000:]
