@@ -33,6 +33,7 @@ WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `trainin
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
 READ_SHARE = 0.5  # of pages: transcribed before questions. Of the others what is left of a sequence is, from LEAST_TEXT
 LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
+TRIES = 8  # pages drawn until one's text fits
 MOST_QUESTIONS = 28  # about a page, as far as there is room
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
@@ -76,7 +77,7 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
     (_spec("page", 40, 784, 308, 896, 896), 0.05),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
-    (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.2),
+    (OfficeSpec("text", 31, 0, 756, 532, 0, 0, 1152), 0.2),
     (OfficeSpec("pages", 8, 2, 924, 644, 0, 0, 2432), 0.03),
     *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
     *((OfficeSpec(*dataclasses.astuple(s)), 1.3 * share) for s, share in FIRST_SPECS if s.frames and not s.pages),
@@ -86,6 +87,25 @@ SPECS: list[tuple[OfficeSpec, float]] = [
 def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
     make = make_office_page if r.chance(OFFICE_SHARE) else make_page
     return make(r.getrandbits(48), height, width, held)
+
+
+def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> Page:
+    """A page to be read as text, whole: questions about what is cut off would teach to make answers up.
+
+    Held-out ones are documents that training never meets, if no ``kind`` is asked for: is it reading, or does it know
+    them.
+    """
+    kind = "passage" if held and kind is None else kind
+    for _ in range(TRIES):
+        if kind is None:
+            page = any_page(r, spec.height, spec.width, held)
+        else:
+            page = make_office_page(r.getrandbits(48), spec.height, spec.width, held, kind)
+        pair = Pair(spec)
+        pair.read_page(page, spec, seen=False)
+        if pair.whole:
+            break
+    return page
 
 
 def any_pages(r: Rng, count: int, height: int, width: int, held: bool) -> list[Page]:
@@ -171,25 +191,26 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
         pages = None if spec.clips and spec.pages else any_pages
         return dataset.make_step(seed, spec, held, pages, any_utterance)
     r = Rng(seed)
-    pairs, pages, seen = [], [], spec.pages > 0
-    for _ in range(spec.sequences):
-        if held and not seen:  # documents that training never meets: is it reading, or does it know them
-            page = make_office_page(r.getrandbits(48), spec.height, spec.width, held, "passage")
-        else:
-            page = any_page(r, spec.height, spec.width, held)
-        pair = Pair(spec)
-        pair.read_page(page, spec, seen)
-        _fill(r, pair, page, spec, held, seen)
-        pairs.append(pair)
-        pages.append(page)
-    step = {
-        name: np.stack([getattr(p.student, name) for p in pairs], int(name == "pos"))
-        for name in ("ids", "pos", "seg", "weight")
-    }
-    if spec.teacher_len:
-        for name in ("ids", "pos", "seg", "weight"):
-            step[f"teacher_{name}"] = np.stack([getattr(p.teacher, name) for p in pairs], int(name == "pos"))
-    if seen:
+    draw = (lambda: any_page(r, spec.height, spec.width, held)) if spec.pages else (lambda: text_page(r, spec, held))
+    pages = [draw() for _ in range(spec.sequences)]
+    step = make_tokens(r, spec, pages, held)
+    if spec.pages:
         for name, array in (("pages", "ink"), ("shade", "shade"), ("chars", "chars")):
             step[name] = np.stack([getattr(page, array) for page in pages])
+    return step
+
+
+def make_tokens(r: Rng, spec: OfficeSpec, pages: list[Page], held: bool) -> dict[str, np.ndarray]:
+    """The arrays of tokens of a step about ``pages``, one a sequence; ``held``: in wordings kept for evaluation."""
+    pairs = []
+    for page in pages:
+        pair = Pair(spec)
+        pair.read_page(page, spec, spec.pages > 0)
+        _fill(r, pair, page, spec, held, spec.pages > 0)
+        pairs.append(pair)
+    arrays = ("ids", "pos", "seg", "weight")
+    step = {name: np.stack([getattr(p.student, name) for p in pairs], int(name == "pos")) for name in arrays}
+    if spec.teacher_len:
+        taught = {name: [getattr(p.teacher, name) for p in pairs] for name in arrays}
+        step |= {f"teacher_{name}": np.stack(taught[name], int(name == "pos")) for name in arrays}
     return step

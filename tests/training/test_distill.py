@@ -178,3 +178,15 @@ def test_a_run_onto_a_base_resumes_and_is_exported(base, tmp_path):
     name = "model.layers.0.mlp.up_proj.weight"  # frozen; 8 bits are read as they were written
     assert (first[name] - second[name]).abs().max() < 0.01 * first[name].abs().max()
     assert not torch.equal(first["visual.merger.mlp.0.weight"], second["visual.merger.mlp.0.weight"])
+
+
+def test_texts_are_read_whole(train_assets):
+    """Else answers would be taught whose place was cut off."""
+    from training.office_dataset import SPECS, Pair, text_page
+    from training.pages import Rng
+
+    spec = dataclasses.replace(next(spec for spec, _ in SPECS if spec.name == "text"), seq_len=384)
+    for seed in range(8):
+        pair = Pair(spec)
+        pair.read_page(text_page(Rng(seed), spec, held=False), spec, seen=False)
+        assert pair.whole
