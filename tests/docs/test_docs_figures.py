@@ -125,6 +125,18 @@ def test_cpu_steps():
         assert torch_only[column] == f"{steps[dtype]['rd2']['torch_ratio']:.1f} times"
 
 
+def test_what_is_said_of_prompts_on_a_cpu():
+    said, measured = " ".join(RESULTS.split()), results("prompt_attention").values()
+    ratios = [row["ratio"] for row in measured]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times as fast as by torch's SDPA" in said
+    assert all(row["library_distance"] < 1.02 * row["torch_distance"] for row in measured)
+    first = [
+        results("embedded_models_epyc")["office-omni"][f"{pages}_first_token_seconds"]
+        for pages in ("1_page", "4_pages")
+    ]
+    assert f"comes {first[0]:.1f} seconds after a page and {first[1]:.1f} after four" in said
+
+
 # presets that C packs
 IN_C = re.compile("rd|balanced|small|(paper-)?turboquant|calibquant1-mean")
 
