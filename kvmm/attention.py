@@ -28,7 +28,7 @@ OWN_ATTENTION = (
 )
 
 _NOT_PLAIN = ("softcap", "s_aux", "position_bias", "cache")  # arguments of SDPA that ask for more than attention
-_last_mask: tuple[Callable[[], torch.Tensor | None], bool] = (lambda: None), False  # and whether it is causal
+_last_mask: tuple[Callable[[], torch.Tensor | None], int | None, bool] = (lambda: None), None, False  # is it causal?
 
 
 class Layer(Protocol):
@@ -129,10 +129,11 @@ def _says(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, cau
     if mask.dtype != torch.bool or mask.shape[1:] != (1, queries, tokens):
         return False
     global _last_mask
-    known, found = _last_mask
-    if known() is not mask:  # the layers of a call share one
+    known, seen, found = _last_mask
+    version = None if mask.is_inference() else mask._version
+    if known() is not mask or seen != version:  # the layers of a call share one
         found = bool((mask == torch.ones_like(mask[:1]).tril(tokens - queries)).all())
-        _last_mask = weakref.ref(mask), found
+        _last_mask = weakref.ref(mask), version, found
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from kvmm import KVMMCache
+from kvmm.attention import _says
 from kvmm.kernels import build
 from kvmm.kernels.prompt_attention import native, prompt_attention, reference
 
@@ -133,6 +134,16 @@ def test_a_models_prompt_goes_through_it(model, monkeypatch):
     mask[:, :3] = 0
     model(ids, attention_mask=mask, past_key_values=KVMMCache.for_model(model, "bf16"))
     assert calls == []
+
+
+def test_which_masks_are_causal():
+    query, key = torch.zeros(1, 2, 64, 32), torch.zeros(1, 2, 100, 32)
+    mask = torch.ones(1, 1, 64, 100, dtype=torch.bool).tril(36)
+    assert _says(mask, query, key, True) and _says(mask, query, key, True)
+    mask[0, 0, 0, 99] = True  # a token behind, as of an image that is read in both directions
+    assert not _says(mask, query, key, True)
+    assert not _says(None, query, key, True) and _says(None, query, key, False) and _says(None, query, query, True)
+    assert not _says(mask.float(), query, key, True) and not _says(mask[..., :90], query, key, True)
 
 
 WITH_SANITIZERS = """
