@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import gpu_session, serve
 from benchmarks.gpu_session import STEPS, Step
+from kvmm import policies
 
 
 class Parsed(Exception):
@@ -145,16 +146,19 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 def test_every_kernel_is_compiled_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all shapes and policies of the attention benchmarks, by one process each."""
+    """Of all shapes and policies of the attention benchmarks, and all presets of layer calls, by one process each."""
     started: list[str] = []
     monkeypatch.setattr(gpu_session, "start", lambda command, log: started.append(command[-1]))
     monkeypatch.setattr(gpu_session, "ended", lambda process, seconds: 0)
     gpu_session.compile_first(STEPS, argparse.Namespace(work=tmp_path, seconds=100.0), None)
-    compiled = []
+    compiled, called = [], []
     for command in "; ".join(started).split("; "):
         words = shlex.split(command)
-        shapes = words[words.index("--shapes") + 1 : words.index("--policies")]
         names = words[words.index("--policies") + 1 : words.index("--programs")]
+        if "benchmarks.layer_calls" in words:
+            called += names
+            continue
+        shapes = words[words.index("--shapes") + 1 : words.index("--policies")]
         compiled += [(shape, name) for shape in shapes for name in names]
     wanted = []
     for step in STEPS:
@@ -163,3 +167,4 @@ def test_every_kernel_is_compiled_before(tmp_path: Path, monkeypatch: pytest.Mon
             shapes = words[words.index("--shapes") + 1 : words.index("--baselines")]
             wanted += [(shape, name) for shape in shapes for name in gpu_session._policies_of(words)]
     assert sorted(compiled) == sorted(wanted) and len(set(wanted)) == len(wanted)
+    assert sorted(called) == sorted(policies())
