@@ -169,7 +169,9 @@ def vectors(keys, values, pages, page):
         count = values.planes[1][0].shape[-2]
         high = per_token(values.high_norm, pages).squeeze(2).unsqueeze(-1)
         norm = weight.squeeze(2).unsqueeze(-1)
-        codes = codes * values.scale.double() + values.zero_point.double()
+        padding = (0, codes.shape[-1] - values.scale.shape[-1])
+        scale, zero_point = (torch.nn.functional.pad(x.double(), padding) for x in (values.scale, values.zero_point))
+        codes = codes * scale + zero_point
         codes = torch.cat((codes[..., :count] * high, codes[..., count:] * norm), -1)
         weight = torch.ones_like(weight)
     elif adds_zero_points(keys, values):

@@ -31,18 +31,30 @@ NOT_CUDA = {
     **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "cuda, angle codes"),
 }
 OTHER_DIMS = {
-    80: ("rd2", "kivi2", "kivi4", "oscar2", "oscar2-g32", "ott2"),
-    256: ("small", "rd1", "rd1.5", "rd2", "balanced", "rd2.25", "rd2.5", "rd3", "kivi2", "oscar2"),
+    80: ("rd2", "kivi2", "kivi4", "oscar2", "oscar2-g32", "ott2", "turboquant2", "turboquant2.5"),
+    96: ("turboquant2", "turboquant2.5", "paper-turboquant2.5"),
+    256: (
+        "small",
+        "rd1",
+        "rd1.5",
+        "rd2",
+        "balanced",
+        "rd2.25",
+        "rd2.5",
+        "rd3",
+        "kivi2",
+        "oscar2",
+        "turboquant2",
+        "turboquant2.5",
+        "paper-turboquant2.5",
+    ),
 }
 NOT_CUDA_OF_OTHER_DIMS = {  # docs/gpu.md names all of them
     (64, "kitty"): "triton",
     (80, "paper-rotatekv2"): "triton",
-    (80, "turboquant2"): "torch",
-    (96, "turboquant2"): "torch",
-    (96, "turboquant2.5"): "torch",
+    (80, "paper-turboquant2.5"): "torch",
     (256, "quarot2"): "triton",
     (256, "rotatekv2"): "triton",
-    (256, "turboquant2.5"): "torch",
 }
 NOT_PLAIN = ("turboquant2", "turboquant2.5", "paper-turboquant2.5")  # values that only the CUDA kernel knows
 

@@ -25,13 +25,13 @@ def bit_layout(
         parities, each padded to ALIGNMENT. A bit of the first plane counts as much as it does in a code.
     """
     longer = 0 if len(widths) == 1 else widths[1]
+    padding = [aligned(width) - width for width in (widths[0], longer)]
     bits = len(weights[-1]) if longer < widths[0] else len(weights[-1]) - 2
     channel, weight = [], []
     for bit in range(bits):
-        channel += range(widths[0])
-        weight += [weights[0 if c < longer else -1][bit] / 2**bit for c in range(widths[0])]
+        channel += [*range(widths[0]), *[0] * padding[0]]
+        weight += [weights[0 if c < longer else -1][bit] / 2**bit for c in range(widths[0])] + [0.0] * padding[0]
     for bit in range(bits, bits + 2 * (longer > 0)):
-        padding = aligned(longer) - longer
-        channel += [*range(longer), *[0] * padding]
-        weight += [weights[0][bit]] * longer + [0.0] * padding
+        channel += [*range(longer), *[0] * padding[1]]
+        weight += [weights[0][bit]] * longer + [0.0] * padding[1]
     return torch.tensor(channel, dtype=torch.int32, device=device), torch.tensor(weight, device=device)

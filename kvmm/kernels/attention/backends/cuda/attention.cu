@@ -149,10 +149,13 @@ DEVICE void load_four(const Byte* from, float (&x)[4]) {
 }
 
 // Where bits are lanes, steps of the first plane are those of a bit one after the other, steps of the second those of its
-// codes and their parities. If the second plane ends in half a chunk of 64, the two steps of that chunk are 32 code lanes
-// in a row each, in the first plane as well, so that the bits of a code meet in one lane.
-constexpr int BIT_STEPS_0 = KEY_LANES_0 / 32, BIT_STEPS_1 = ceil_to(KEY_LANES_1, 32) / 32;
-constexpr int SINGLE_CHUNK = KEY_BIT_LANES && KEY_LANES_1 % 64 ? KEY_LANES_1 / 64 : -1;
+// codes and their parities. If a plane ends in half a chunk of 64, the two steps of that chunk are 32 code lanes in a row
+// each, in both planes, so that the bits of a code meet in one lane.
+constexpr int BIT_STEPS_0 = ceil_to(KEY_LANES_0, 32) / 32, BIT_STEPS_1 = ceil_to(KEY_LANES_1, 32) / 32;
+constexpr bool SINGLE_STEPS = KEY_BIT_LANES && (KEY_LANES_0 % 64 || KEY_LANES_1 % 64);
+DEVICE constexpr bool single_chunk(int chunk) {
+    return KEY_BIT_LANES && ((KEY_LANES_0 % 64 && chunk == KEY_LANES_0 / 64) || (KEY_LANES_1 % 64 && chunk == KEY_LANES_1 / 64));
+}
 DEVICE constexpr int bit_step(int step) {  // of its bit
     return step < WHOLE_0 / 32 ? step % (BIT_STEPS_0 ? BIT_STEPS_0 : 1) : (step - WHOLE_0 / 32) % (BIT_STEPS_1 ? BIT_STEPS_1 : 1);
 }
@@ -168,8 +171,7 @@ DEVICE int folded_at(int j) {
     const bool second = j >= KEY_WIDTH_0;
     if constexpr (KEY_BIT_LANES) {
         const int at = second ? j - KEY_WIDTH_0 : j, i = at % (32 * (second ? BIT_STEPS_1 + !BIT_STEPS_1 : BIT_STEPS_0));
-        const bool single = i / 64 == SINGLE_CHUNK;
-        return single ? j : j - i % 64 + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4;
+        return single_chunk(i / 64) ? j : j - i % 64 + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4;
     }
     const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
     const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
@@ -190,7 +192,7 @@ DEVICE constexpr int half_of(int step) {
     return KEY_BIT_LANES ? bit_step(step) % 2 : (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2;
 }
 DEVICE constexpr bool is_wide(int step) {
-    if (KEY_BIT_LANES) return bit_step(step) / 2 != SINGLE_CHUNK;
+    if (KEY_BIT_LANES) return !single_chunk(bit_step(step) / 2);
     return !HALVES && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
 }
 
@@ -354,21 +356,24 @@ DEVICE void add_halves(const unsigned (*rest_0)[2], const unsigned (*rest_1)[2],
     }
 }
 
-#if KEY_BIT_LANES
+#if KEY_BIT_LANES || VALUE_BIT_LANES
 constexpr int ALL = 0, LONGER = 1, SHORTER = 2;  // channels: with a bit in the second plane, without one
+#endif
 
+#if KEY_BIT_LANES
 // The scores of keys whose bits are lanes of their own: each of the first plane's KEY_BITS_0, and of the channels that
 // the second plane has another bit of that one and the parity of all. Any symmetric code book is a sum over these.
 template <int CHANNELS>
 DEVICE void add_bit_scores(unsigned keys, int lane, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
     constexpr int ROW_TILE = PAGE * KEY_BITS_0 / 128, STEPS_0 = BIT_STEPS_0, STEPS_1 = BIT_STEPS_1;
-    static_assert(KEY_LANES_0 % 64 == 0 && KEY_LANES_1 % 16 == 0, "lanes of a bit are whole chunks");
+    static_assert(KEY_LANES_0 % 16 == 0 && (KEY_LANES_1 % 16 == 0 || (KEY_LANES_1 % 8 == 0 && KEY_LANES_1 < 64)),
+                  "whole chunks are 16 bytes of a lane, the others 8");
     static_assert(!KEY_LANES_1 || (PAGE == 128 && KEY_BITS_1 == 1), "a second plane is a tile of rows");
     const int g = lane / 4, t = lane % 4;
     auto load = [&](unsigned wide, unsigned single, int steps, uint2* words) {
 #pragma unroll
         for (int i = 0; i < steps; i += 2) {
-            if (i / 2 == SINGLE_CHUNK) {
+            if (single_chunk(i / 2)) {
                 words[i] = *(const uint2*)(shared + single + 32 * i);
                 if (i + 1 < steps) words[i + 1] = *(const uint2*)(shared + single + 32 * i + 32);
             } else {
@@ -380,12 +385,12 @@ DEVICE void add_bit_scores(unsigned keys, int lane, const uint2* query, int (&sc
     uint2 more[2][STEPS_1 + 1];
     if constexpr (KEY_LANES_1 && CHANNELS != SHORTER) {  // what is read behind a row counts nothing
         const unsigned wide = kept(keys + KEY_BYTES_0 + 2 * g * KEY_LANES_1 + 16 * t);
-        const unsigned single = SINGLE_CHUNK < 0 ? 0 : kept(keys + KEY_BYTES_0 + 2 * g * KEY_LANES_1 + 8 * t);
+        const unsigned single = !SINGLE_STEPS ? 0 : kept(keys + KEY_BYTES_0 + 2 * g * KEY_LANES_1 + 8 * t);
 #pragma unroll
         for (int row = 0; row < 2; row++) load(wide + row * KEY_LANES_1, single + row * KEY_LANES_1, STEPS_1, more[row]);
     }
     const unsigned wide_at = kept(keys + 2 * g * KEY_LANES_0 + 16 * t);
-    const unsigned single_at = SINGLE_CHUNK < 0 ? 0 : kept(keys + 2 * g * KEY_LANES_0 + 8 * t);
+    const unsigned single_at = !SINGLE_STEPS ? 0 : kept(keys + 2 * g * KEY_LANES_0 + 8 * t);
     auto of_channels = [&](uint2 words, int step) {  // the query of a step of both kinds
         if (CHANNELS == ALL || longer_codes(step) % 32 == 0) return words;
         return (8 * t < longer_codes(step)) == (CHANNELS == LONGER) ? words : make_uint2(0, 0);
@@ -563,13 +568,18 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
 
 #if VALUE_BIT_LANES
 // As add_values, for values whose bits are lanes of their own, as those of keys in add_bit_scores: a channel is the sum of
-// its lanes times `weights`, of channels that the second plane has the first four numbers, of others the last. Tiles BEGIN
-// to END of channels.
-template <int BEGIN, int END>
+// its lanes times `weights`, of channels that the second plane has the first four numbers, of others the last. A tile may
+// be half of these and half of those.
+DEVICE constexpr bool has_longer(int tile, int half) { return 16 * tile + 8 * half < VALUE_LANES_1; }
+
+template <int CHANNELS>
 DEVICE void add_bit_values(unsigned values, const unsigned (&p)[ROW_TILES][SLICES], int lane,
                            const float (&factor)[ROW_TILES], const float* weights, float (*sums)[TILES][2]) {
     constexpr int ROW = PAGE * VALUE_BITS_0 / 8, WORDS = ROW / 16, TOP = 8 - VALUE_BITS_0;
     static_assert(!VALUE_LANES_1 || (PAGE == 128 && VALUE_BITS_1 == 1 && VALUE_BITS_0 == 2), "rows of 16 bytes");
+    static_assert(VALUE_LANES_1 % 8 == 0, "halves of tiles");
+    constexpr int BEGIN = CHANNELS == SHORTER ? VALUE_LANES_1 / 16 : 0;
+    constexpr int END = CHANNELS == LONGER ? ceil_to(VALUE_LANES_1, 16) / 16 : TILES;
     const int matrix = lane / 8;
     const unsigned row_at =
         kept(values + 16 * swizzled(ROW == 16 ? lane : (lane % 8 + matrix % 2 * 8) * WORDS + matrix / 2));
@@ -588,7 +598,7 @@ DEVICE void add_bit_values(unsigned values, const unsigned (&p)[ROW_TILES][SLICE
 #pragma unroll
             for (int i = 0; i < WORDS; i += 2) load_matrices(words + 2 * i, row + 16 * i);
         }
-        const bool longer = tile < VALUE_LANES_1 / 16;
+        const bool longer = CHANNELS != SHORTER && has_longer(tile, 0);
         if (longer) {
             if (tile % 2 == 0)
                 load_matrices(more, shared + more_at + 256 * tile);
@@ -605,7 +615,8 @@ DEVICE void add_bit_values(unsigned values, const unsigned (&p)[ROW_TILES][SLICE
                 const unsigned x = words[2 * (s % WORDS) + i % 2] << (TOP - place), lowest = 0x01010101u << TOP;
 #pragma unroll
                 for (int bit = 0; bit < VALUE_BITS_0; bit++) a[bit][i] = x & (lowest << bit);
-                if (longer) {
+                if (longer && !has_longer(tile, i % 2)) a[2][i] = a[3][i] = 0;
+                if (longer && has_longer(tile, i % 2)) {
                     const unsigned y = more[i % 2];
                     a[2][i] = (s > TOP ? y >> (s > TOP ? s - TOP : 0) : y << (s > TOP ? 0 : TOP - s)) & lowest;
                     a[3][i] = (a[2][i] ^ x ^ (x >> 1)) & lowest;
@@ -623,12 +634,14 @@ DEVICE void add_bit_values(unsigned values, const unsigned (&p)[ROW_TILES][SLICE
         for (int n = 0; n < ROW_TILES; n++) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
+                const bool more_bits = has_longer(tile, i);
+                if (CHANNELS != ALL && more_bits != (CHANNELS == LONGER)) continue;
                 float sum = 0.0f;
 #pragma unroll
-                for (int kind = 0; kind < (longer ? 4 : VALUE_BITS_0); kind++) {
+                for (int kind = 0; kind < (more_bits ? 4 : VALUE_BITS_0); kind++) {
                     const float unit = power(-TOP - (kind < VALUE_BITS_0 ? kind : 0));
                     const int product = 256 * products[kind][n][2 * i] + products[kind][n][2 * i + 1];
-                    sum = fmaf((float)product, weights[(longer ? 0 : 4) + kind] * unit, sum);
+                    sum = fmaf((float)product, weights[(more_bits ? 0 : 4) + kind] * unit, sum);
                 }
                 sums[n][tile][i] = fmaf(sum, factor[n], sums[n][tile][i]);
             }
@@ -1400,17 +1413,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             }
         };
 #if VALUE_HIGH_NORM
-        constexpr int LONGER_TILES = VALUE_LANES_1 / 16;
         float high_unit[ROW_TILES];
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) high_unit[n] = factor[n] / high_share;
         load_probabilities(1);
-        add_bit_values<0, LONGER_TILES>(values, p, lane, high_unit, args.value_weights, sums);
+        add_bit_values<LONGER>(values, p, lane, high_unit, args.value_weights, sums);
         load_probabilities(0);
-        add_bit_values<LONGER_TILES, TILES>(values, p, lane, factor, args.value_weights, sums);
+        add_bit_values<SHORTER>(values, p, lane, factor, args.value_weights, sums);
 #elif VALUE_BIT_LANES
         load_probabilities(0);
-        add_bit_values<0, TILES>(values, p, lane, factor, args.value_weights, sums);
+        add_bit_values<ALL>(values, p, lane, factor, args.value_weights, sums);
 #else
         load_probabilities(0);
         add_values<VALUE_BITS_0, VALUE_LANES_0>(values, p, lane, factor, group_scale, sums, 0);

@@ -194,12 +194,13 @@ def _steps_fit(shape: torch.Size, strides: tuple[int, ...], element_size: int, i
     return True
 
 
-def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int, max_lanes: int) -> bool:
+def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int, max_lanes: int, bit_lanes: bool) -> bool:
     if not 1 <= len(planes) <= 2 or padded_lanes(planes, dim) > max_lanes:
         return False
-    for codes, bits in planes:
+    for i, (codes, bits) in enumerate(planes):
         rows, lanes = codes.shape[-3 - dim], codes.shape[dim]
-        if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or lanes % 16 or lanes == 0:
+        unit = 8 if bit_lanes and i == 1 else 16
+        if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or lanes % unit or lanes == 0:
             return False
     return all(codes.dtype == torch.uint8 and laid_out(codes, inner=2) for codes, _ in planes)
 
@@ -367,11 +368,12 @@ def variant_of(
     if keys.kept_slot is not None and keys.kept_slot.stride(-1) != 1:
         return None
     digits = keys.channels is not None and keys.channels <= MAX_CHANNELS
-    key_lanes = MAX_LANES if digits else MAX_CHANNELS * keys.chunks
-    value_lanes = MAX_LANES if values.has_plane_weights else MAX_CHANNELS
-    if keys.chunks > MAX_CHUNKS or not _planes_fit(keys.planes, -1, page, key_lanes):
+    value_bits = values.bit_weights is not None
+    key_lanes = MAX_LANES if digits or keys.bit_lanes else MAX_CHANNELS * keys.chunks
+    value_lanes = MAX_LANES if values.has_plane_weights or value_bits else MAX_CHANNELS
+    if keys.chunks > MAX_CHUNKS or not _planes_fit(keys.planes, -1, page, key_lanes, keys.bit_lanes):
         return None
-    if not _planes_fit(values.planes, -2, page, value_lanes):
+    if not _planes_fit(values.planes, -2, page, value_lanes, value_bits):
         return None
     by_token = (keys.norm, keys.high_norm, keys.point, values.norm, values.high_norm)
     alike = all(x.high_norm is None or x.norm.dtype == x.high_norm.dtype for x in (keys, values))
@@ -402,7 +404,7 @@ def variant_of(
         key_digits=digits and keys.width > MAX_CHANNELS,
         key_bit_lanes=keys.bit_lanes,
         key_high_norm=keys.high_norm is not None,
-        value_bit_lanes=values.bit_weights is not None,
+        value_bit_lanes=value_bits,
         **query_macros,
         **value_macros,
         **residual_macros,
@@ -418,7 +420,9 @@ def _has_bit_lanes(variant: Variant) -> bool:
         (variant.key_bit_lanes, variant.key_lanes, variant.key_bits),
         (variant.value_bit_lanes, variant.value_lanes, variant.value_bits),
     ):
-        if wanted and (bits[0] != 2 or lanes[0] % 64 or lanes[1] % 16 or 3 * lanes[0] + 2 * lanes[1] > 1024):
+        if wanted and (bits[0] != 2 or lanes[0] > MAX_CHANNELS or 3 * lanes[0] + 2 * lanes[1] > 1024):
+            return False
+        if wanted and lanes[1] % 16 and lanes[1] > 64:  # keys' whole chunks are 16 bytes of a lane
             return False
         if wanted and lanes[1] and (bits[1] != 1 or variant.page != 128 or lanes[1] > lanes[0]):
             return False
