@@ -188,7 +188,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--part", type=int, nargs=2, metavar=("INDEX", "COUNT"), help="answer one part of the set")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth page, document or recording")
     args = parser.parse_args()
+    if args.every < 1:
+        parser.error("--every N: 1 or more")
     if args.part and not 0 <= args.part[0] < args.part[1]:
         parser.error("--part INDEX COUNT: the index is from 0 to COUNT - 1")
 
@@ -197,6 +200,7 @@ def main() -> None:
     lines = [line for line in lines if not args.sets or line["set"] in args.sets]
     if not lines:
         parser.error(f"{args.data} has no such sets")
+    lines = [line for group in by_document(lines)[:: args.every] for line in group]
     torch.backends.cuda.matmul.allow_tf32 = False
     model, processor = load_model(args.model, device=args.device, dtype=args.dtype)
     if args.part:

@@ -292,6 +292,20 @@ CASES = {
         [(256, 2), (128, 1)],
         {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF},
     ),
+    "bits of 3 of 80 of 160 channels, values of 72 of 144": (
+        128,
+        4,
+        [(160, 2), (80, 1)],
+        [(144, 2), (72, 1)],
+        {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF},
+    ),
+    "two norms, 8 of 32 channels, 7 rows": (
+        128,
+        7,
+        [(32, 2), (8, 1)],
+        [(32, 2), (8, 1)],
+        {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF, "high_norm": True},
+    ),
     "two norms, 24 of 96 channels": (
         128,
         4,

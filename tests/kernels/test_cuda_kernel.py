@@ -96,6 +96,8 @@ def test_matches_reference(name, pages, splits):
         ("bits of 3 of 40 of 80 channels", 2, 2),
         ("bits of 3 of 48 of 96 channels, 7 rows", 1, 1),
         ("bits of 3 of 128 of 256 channels", 2, 1),
+        ("bits of 3 of 80 of 160 channels, values of 72 of 144", 2, 1),
+        ("two norms, 8 of 32 channels, 7 rows", 1, 1),
         ("two norms, 24 of 96 channels", 1, 2),
         ("two norms, 40 of 80 channels, 16 rows", 1, 1),
         ("two norms, 64 of 256 channels", 2, 1),
@@ -124,22 +126,47 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(keys, values), qw is None)
 
 
-def test_largest_sums_of_digits_on_a_cpu(tmp_path):
+@pytest.mark.parametrize("name", ["most digits", "bits of 3 of 128 of 256 channels"])
+def test_largest_sums_on_a_cpu(name, tmp_path):
     """All codes and parts of the query are as large as they get: sums of more lanes than channels fit 31 bits."""
     pages, splits = 5, 2
-    q8, qw, qz, keys, values, _ = make("most digits", batch=1, pages=pages)
+    q8, qw, qz, keys, values, _ = make(name, batch=1, pages=pages)
     for codes, _ in keys.planes:
         codes.fill_(255)
+    if keys.bit_lanes:
+        q8 = replace(q8, plane_weight=torch.ones_like(q8.plane_weight))
     highest = torch.zeros(256).scatter_reduce(0, q8.lane_channel.long(), q8.plane_weight, "amax")
-    q8 = replace(q8, rows=(1 / highest).expand_as(q8.rows).contiguous(), scale=torch.ones_like(q8.scale))
+    rows = (1 / highest).to(q8.rows.dtype).expand_as(q8.rows).contiguous()
+    q8 = replace(q8, rows=rows, scale=torch.ones_like(q8.scale))
     variant = replace(variant_of(q8, keys, values), warps=2, stages=1)
-    assert variant.key_digits and sum(variant.key_lanes) == 480
+    assert sum(variant.key_lanes) == (384 if keys.bit_lanes else 480)
     library = library_of(variant, tmp_path / "digits.so")
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32)
     arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, None, outputs[3])
     library.launch(ctypes.byref(arguments), *grid_of(q8, keys, variant, splits), variant.shared_bytes)
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, None), has_zero(keys, values), qw is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("bits of 3 of 80 of 160 channels, values of 72 of 144", {"lanes": 72}),  # rows that no chunk of 16 bytes fits
+        ("bits of 3 of 40 of 80 channels", {"bit_lanes": False}),
+        ("bits of 3 of 40 of 80 channels", {"groups_in_page": 4}),
+        ("bits of 3 of 40 of 80 channels", {"page_size": 64}),
+    ],
+)
+def test_bits_that_the_kernel_cannot_read(name, change):
+    q8, _, _, keys, values, _ = make(name)
+    assert variant_of(q8, keys, values) is not None
+    if "lanes" in change:
+        (first, two), (second, one) = keys.planes
+        change = {"planes": ((first, two), (second[..., : change["lanes"]].contiguous(), one))}
+    if "page_size" in change:
+        change |= {"planes": tuple((x[..., : x.shape[-2] // 2, :].contiguous(), bits) for x, bits in keys.planes)}
+        values = replace(values, planes=tuple((x[..., : x.shape[-1] // 2].contiguous(), b) for x, b in values.planes))
+    assert variant_of(q8, replace(keys, **change), values) is None
 
 
 @pytest.mark.parametrize("channels", [None, 257])

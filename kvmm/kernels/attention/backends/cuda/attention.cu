@@ -55,7 +55,9 @@ constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 
 constexpr int KEY_POINT_AT = BIAS_AT + BIAS_BYTES, KEY_POINT_BYTES = PAGE * 2 * KEY_TOKEN * KEY_CHUNKS;
 constexpr int KEY_HIGH_AT = KEY_POINT_AT + KEY_POINT_BYTES, KEY_HIGH_BYTES = KEY_HIGH_NORM ? KEY_NORM_BYTES : 0;
 constexpr int INDEX_AT = KEY_HIGH_AT + KEY_HIGH_BYTES, INDEX_BYTES = KEY_GATHER * KEY_LANES_1;
-constexpr int KEY_STAGE = ceil_to(INDEX_AT + INDEX_BYTES + 16, 128);  // rows of 16 code lanes are read 16 bytes too far
+// Rows of 16 code lanes are read 16 bytes too far; rows of 8 or 40, whose plane is followed by norms or ends a multiple of
+// 128, 24 bytes.
+constexpr int KEY_STAGE = ceil_to(INDEX_AT + INDEX_BYTES + 16, 128);
 // a stage of values: codes, a group's scales and zero points
 constexpr int VALUE_BYTES_0 = PAGE * VALUE_BITS_0 / 8 * VALUE_LANES_0;
 constexpr int VALUE_BYTES_1 = PAGE * VALUE_BITS_1 / 8 * VALUE_LANES_1;
@@ -149,8 +151,8 @@ DEVICE void load_four(const Byte* from, float (&x)[4]) {
 }
 
 // Where bits are lanes, steps of the first plane are those of a bit one after the other, steps of the second those of its
-// codes and their parities. If a plane ends in half a chunk of 64, the two steps of that chunk are 32 code lanes in a row
-// each, in both planes, so that the bits of a code meet in one lane.
+// codes and their parities. If a plane does not end with a whole chunk of 64, the two steps of that chunk are 32 code lanes
+// in a row each, in both planes, so that the bits of a code meet in one lane.
 constexpr int BIT_STEPS_0 = ceil_to(KEY_LANES_0, 32) / 32, BIT_STEPS_1 = ceil_to(KEY_LANES_1, 32) / 32;
 constexpr bool SINGLE_STEPS = KEY_BIT_LANES && (KEY_LANES_0 % 64 || KEY_LANES_1 % 64);
 DEVICE constexpr bool single_chunk(int chunk) {

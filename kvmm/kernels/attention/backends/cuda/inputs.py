@@ -30,9 +30,9 @@ class KeyPlanes:
             instead; or None.
         point: of the same type and shape as ``norm``, zero points by token, added to all channels behind the norms, or
             None.
-        bit_lanes: whether each bit of a code is a lane of its own, all codes' lowest bits first. Of codes with a bit in
-            the second plane that bit and the parity of all bits follow; a lane of the first plane's bit ``i`` counts
-            ``2 ** i``, one of these counts 1.
+        bit_lanes: whether each bit of a code is a lane of its own, all codes' lowest bits first, each bit's lanes
+            padded to 32. Of codes with a bit in the second plane that bit and the parity of all bits follow; a lane of
+            the first plane's bit ``i`` counts ``2 ** i``, one of these counts 1.
         kept_slot: int32 ``[B, H, E]``, slots to leave out, ascending, or None.
         chunks: with ``point``, groups of neighbouring lanes that have scales and zero points of their own: ``norm`` and
             ``point`` are ``[B, H, P, chunks * N]``.
@@ -81,7 +81,8 @@ class ValuePlanes:
         norm: float16 or float32 ``[B, H or 1, P, N]``, not negative, multiplied into the probabilities (axis
             ``"channel"``), or None.
         high_norm: with ``bit_weights``, of the same type and shape as ``norm``, that of the second plane's channels; or
-            None. With it ``scale`` and ``zero_point`` are float32 ``[B, H, 1, D]``, which the sums then have in them.
+            None. With it ``scale`` and ``zero_point`` are float32 ``[B, H, 1, D]``, without padding, which the sums
+            then have in them.
         channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of lanes ``channels[0][k, c]``
             times ``channels[1][k, c]``, which is what is written then; or None for sums by lane.
         bit_weights: what each bit of a code is worth, as :attr:`kvmm.kernels.attention.format.PackedFormat.bit_weights`
@@ -108,7 +109,7 @@ class ValuePlanes:
 
     @property
     def width(self) -> int:
-        """Lanes or channels of the sums."""
+        """Lanes or channels of the sums, rounded up to 32 but for :attr:`channels`."""
         if self.bit_weights is not None:
             return padded_lanes(self.planes[:1], -2)
         return padded_lanes(self.planes, -2) if self.channels is None else self.channels[0].shape[-1]

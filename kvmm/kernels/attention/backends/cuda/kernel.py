@@ -126,7 +126,8 @@ def split_kernel(
         out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
             ``2 ** (x - m)``. Page ``i`` belongs to split ``i % S``.
         out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' lanes;
-            ``JV`` is the sum of the planes' lanes, each rounded up to 32, or ``D_v`` (``ValuePlanes.width``). None
+            ``JV`` is the sum of the planes' lanes, each rounded up to 32, that of the first where bits are lanes, or
+            ``D_v`` (``ValuePlanes.width``). None
             with a variant that is a first pass (:attr:`Variant.first_pass`): ``out_m`` and ``out_l`` are then each
             split's largest and smallest logit (-inf and inf without a token), and values are not read.
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.

@@ -26,9 +26,11 @@ KEPT_IN_REGISTERS = 128  # slots of a head that are left out; more are looked up
 MAX_PARTS = 8  # groups of tokens in a page, or of channels of a token
 # Sums of keys fit 31 bits: 254 * high + low is at most 127 * 255, a code at the place where it is stored less than 256,
 # and 127 * 255 * 256 * 256 < 2 ** 31. Where the lanes of a channel are the digits of its code, all of them together are
-# less than 256 steps of the highest one, which the query's largest number bounds.
+# less than 256 steps of the highest one, which the query's largest number bounds. Where they are its bits, a channel of
+# two counts 3 steps of the byte's lowest place, one of three with its parity 5, of which there are 1024 at most.
 MAX_CHANNELS = 256
-MAX_LANES = 512  # of planes whose lanes are digits of the codes of no more than MAX_CHANNELS channels
+MAX_BIT_STEPS = 1024
+MAX_LANES = 512  # of planes whose lanes are digits or bits of the codes of no more than MAX_CHANNELS channels
 MAX_CHUNKS = 4  # groups of channels that a token of keys has
 TYPES = {torch.float16: 1, torch.float32: 2}
 QUERY_TYPES = TYPES | {torch.bfloat16: 3}
@@ -416,18 +418,20 @@ def variant_of(
 
 def _has_bit_lanes(variant: Variant) -> bool:
     """Whether the kernel can take the bits of codes apart, if the variant wants that."""
-    for wanted, lanes, bits in (
+    for wanted, (first, second), bits in (
         (variant.key_bit_lanes, variant.key_lanes, variant.key_bits),
         (variant.value_bit_lanes, variant.value_lanes, variant.value_bits),
     ):
-        if wanted and (bits[0] != 2 or lanes[0] > MAX_CHANNELS or 3 * lanes[0] + 2 * lanes[1] > 1024):
+        if wanted and (bits[0] != 2 or first > MAX_CHANNELS or second > first):
             return False
-        if wanted and lanes[1] % 16 and lanes[1] > 64:  # keys' whole chunks are 16 bytes of a lane
+        if wanted and second and (bits[1] != 1 or variant.page != 128):
             return False
-        if wanted and lanes[1] and (bits[1] != 1 or variant.page != 128 or lanes[1] > lanes[0]):
+    if variant.key_bit_lanes:
+        first, second = variant.key_lanes
+        if variant.query_type == 0 or variant.key_groups or 3 * first + 2 * second > MAX_BIT_STEPS:
             return False
-    if variant.key_bit_lanes and (variant.query_type == 0 or variant.key_groups):
-        return False
+        if second % 16 and second > 64:  # whole chunks are 16 bytes of a lane
+            return False
     return not (variant.value_bit_lanes and (variant.value_token or variant.value_groups))
 
 
@@ -435,6 +439,8 @@ def _with_half_products(variant: Variant) -> Variant | None:
     """The variant with products in float16, or None where the kernel has none of these."""
     tokens, lanes = variant.page // variant.key_parts, variant.value_lanes[0] // variant.value_parts
     if variant.key_parts > MAX_PARTS or variant.value_parts > MAX_PARTS or tokens % 16 or lanes % 16:
+        return None
+    if variant.key_bit_lanes or variant.value_bit_lanes:
         return None
     if variant.key_lanes[1] or variant.value_lanes[1] or variant.calibrated:
         return None
