@@ -62,6 +62,11 @@ def by_document(lines: Sequence[dict]) -> list[list[dict]]:
     return [list(group) for _, group in groupby(sorted(lines, key=shown), shown)]
 
 
+def every(lines: Sequence[dict], step: int, first: int = 0) -> list[dict]:
+    """All conversations about every ``step``-th page, document or recording, from ``first`` on."""
+    return [line for group in by_document(lines)[first::step] for line in group]
+
+
 def answer(talk: Conversation, group: Sequence[dict], root: Path) -> Iterator[dict]:
     """A row per turn of some conversations about the same pages, which are read once."""
     first = group[0]
@@ -200,13 +205,12 @@ def main() -> None:
     lines = [line for line in lines if not args.sets or line["set"] in args.sets]
     if not lines:
         parser.error(f"{args.data} has no such sets")
-    lines = [line for group in by_document(lines)[:: args.every] for line in group]
+    lines = every(lines, args.every)
     torch.backends.cuda.matmul.allow_tf32 = False
     model, processor = load_model(args.model, device=args.device, dtype=args.dtype)
     if args.part:
         index, count = args.part
-        own = [line for group in by_document(lines)[index::count] for line in group]
-        collect(model, processor, FULL, own, args.data, args.rows / f"{FULL}.{index}.jsonl")
+        collect(model, processor, FULL, every(lines, count, index), args.data, args.rows / f"{FULL}.{index}.jsonl")
         return
     rows = collect(model, processor, FULL, lines, args.data, args.rows / f"{FULL}.jsonl")
     half = [row for row in rows if row["half"] == "fit"]
