@@ -27,7 +27,9 @@ from training.utterances.aloud import read_aloud
 from training.utterances.free import free_memo
 from training.utterances.memos import written_memo
 
-OFFICE_SHARE = 0.8  # of pages; the others are those of `training.pages`
+CHART_SHARE = 0.12  # of pages: charts, beside those that the kinds' weights bring
+CHARTS = "plot plot_series subject_chart series_chart chart chart_table small_charts figure_page".split()
+OFFICE_SHARE = 0.8  # of the other pages; the rest are those of `training.pages`
 ALOUD_SHARE, SHORT_ALOUD_SHARE = 0.34, 0.45  # of recordings, and of those up to six seconds: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
@@ -85,6 +87,8 @@ SPECS: list[tuple[OfficeSpec, float]] = [
 
 
 def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
+    if r.chance(CHART_SHARE):
+        return make_office_page(r.getrandbits(48), height, width, held, r.pick(CHARTS))
     make = make_office_page if r.chance(OFFICE_SHARE) else make_page
     return make(r.getrandbits(48), height, width, held)
 
@@ -139,8 +143,11 @@ class Pair:
         self.whole = True  # whether the teacher has all of the page's text
 
     def read_page(self, page: Page, spec: OfficeSpec, seen: bool) -> None:
-        """Begins both with the page: the student sees it (or reads it too, if not ``seen``), the teacher reads it."""
-        user, text = encode(["user\n", "\n".join(page.lines) + "\n\n"])
+        """Begins both with the page: the student sees it (or reads it too, if not ``seen``), the teacher reads it.
+
+        Who reads it is told in words what its charts show: their questions would teach to make numbers up.
+        """
+        user, text = encode(["user\n", "\n".join((*page.lines, *page.charts)) + "\n\n"])
         reader = self.teacher if seen else self.student
         if seen:
             self.student.prefix_text([BOS, *user])

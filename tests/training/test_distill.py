@@ -190,3 +190,25 @@ def test_texts_are_read_whole(train_assets):
         pair = Pair(spec)
         pair.read_page(text_page(Rng(seed), spec, held=False), spec, seen=False)
         assert pair.whole
+
+
+def test_texts_tell_what_charts_show(train_assets):
+    """Bars have no words: who reads the page as text gets each label with its value, and all that is asked follows."""
+    from training.office.pages import make_office_page
+    from training.office_dataset import SPECS, Pair
+    from training.tokenizer import tokenizer
+
+    spec = next(spec for spec, _ in SPECS if spec.name == "text")
+    asked = 0
+    for seed in range(12):
+        page = make_office_page(seed, spec.height, spec.width, False, "plot")
+        pair = Pair(spec)
+        pair.read_page(page, spec, seen=False)
+        assert pair.whole and len(page.charts) == 1
+        assert page.charts[0] in tokenizer().decode(pair.student.ids[: pair.student.used].tolist())
+        for fact in page.facts:
+            for label in (ask.removesuffix(": how much?") for ask in fact.asks if ask.endswith(": how much?")):
+                assert f"{label}: {fact.value}" in page.charts[0], fact
+                asked += 1
+    assert asked > 12
+    assert not make_office_page(1, spec.height, spec.width, False, "letter").charts

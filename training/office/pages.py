@@ -8,6 +8,7 @@ import numpy as np
 
 from training.office import pdf_engine
 from training.office.canvas_engine import office_style, set_on_canvas
+from training.office.chart_ladder import NAMES, listing
 from training.office.document import Block, Document
 from training.office.lookups import add_lookups, blocks_of
 from training.office.near_misses import near_misses
@@ -64,6 +65,28 @@ def facts_of(document: Document, drawn: set[int]) -> tuple[list[Fact], list[Fact
     known = [fact.subject for fact in (*stated, *absent)]
     once = lambda facts: [fact for fact in facts if known.count(fact.subject) == 1]  # noqa: E731
     return once(stated), once(absent)
+
+
+def chart_lines(document: Document, drawn: set[int]) -> list[str]:
+    """What the charts among the parts drawn show, one line for each series: its name and each label with its value.
+
+    A transcription has the texts of a chart row by row, which tells neither which value belongs to which label nor
+    anything of values that bars and points alone show.
+    """
+    lines = []
+    for block in blocks_of(document):
+        if block.kind != "chart" or not drawn.issuperset(block.parts):
+            continue
+        options = block.options
+        rows = options["values"] if "series" in options else [options["values"]]
+        printed = options.get("printed") or ()
+        texts = [printed] if printed and "series" not in options else printed or options.get("value_texts") or ()
+        texts = texts or [[f"{value:g}" for value in row] for row in rows]
+        names = options.get("series") or [options.get("title") or ""]
+        for name, row in zip(names, texts, strict=True):
+            head = ", ".join(filter(None, (NAMES.get(options["form"], options["form"]), name)))
+            lines.append(f"[{head}] {listing(block.texts, row).lstrip(': ')}")
+    return lines
 
 
 def _shade(r: Rng) -> np.ndarray:
@@ -166,4 +189,5 @@ def make_office_page(
     # within a chart or a program's window an ornament would look like a part of it
     if r.chance(ORNAMENT_SHARE) and not charts and not screen:
         ornament(r, ink)
-    return Page(ink, _shade(r), chars, lines, facts, kind, tuple(absent))
+    told = tuple(chart_lines(document, drawn))
+    return Page(ink, _shade(r), chars, lines, facts, kind, tuple(absent), told)

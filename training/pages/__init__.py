@@ -34,6 +34,7 @@ class Page:
         facts: what can be asked, each unambiguous on this page.
         kind: a key of ``KINDS``.
         absent: questions that this page leaves open; None where only general ones are known.
+        charts: what its charts show, a line for each series, as ``lines`` have neither bars nor their order.
     """
 
     ink: np.ndarray
@@ -43,6 +44,7 @@ class Page:
     facts: list[Fact]
     kind: str
     absent: tuple[Fact, ...] | None = None
+    charts: tuple[str, ...] = ()
 
     def rgb(self) -> np.ndarray:
         """uint8 ``[height, width, 3]``."""
