@@ -19,7 +19,7 @@ from training.dataset import SPECS as FIRST_SPECS
 from training.model_config import UNTAUGHT
 from training.office.pages import make_office_document, make_office_page
 from training.pages import Page, Rng, make_page
-from training.questions import questions_about, transcription
+from training.questions import ABSENT_SHARE, questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
 from training.tokenizer import BOS, encode
 from training.utterances import Utterance, utter
@@ -37,6 +37,9 @@ READ_SHARE = 0.5  # of pages: transcribed before questions. Of the others what i
 LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
 TRIES = 8  # pages drawn until one's text fits
 MOST_QUESTIONS = 28  # about a page, as far as there is room
+NEAR_SHARE = (
+    0.15  # of questions of written documents, for each with an answer: near misses, which teach to look closely
+)
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
@@ -91,6 +94,11 @@ def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
         return make_office_page(r.getrandbits(48), height, width, held, r.pick(CHARTS))
     make = make_office_page if r.chance(OFFICE_SHARE) else make_page
     return make(r.getrandbits(48), height, width, held)
+
+
+def absent_share(page: Page) -> float:
+    """Questions without an answer for each with one, of those that a page is asked."""
+    return NEAR_SHARE if page.kind == "passage" else ABSENT_SHARE
 
 
 def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> Page:
@@ -180,7 +188,7 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
         plain = page.kind.replace("_", " ")
         name = KIND_NAMES.get(page.kind, f"{'an' if plain[0] in 'aeiou' else 'a'} {plain}")
         pair.branch(*turns_tokens([(r.pick(SUMMARIES), name, ANSWER)]))
-    questions = questions_about(r, [page], MOST_QUESTIONS, held)
+    questions = questions_about(r, [page], MOST_QUESTIONS, held, absent_share(page))
     while questions and pair.room > 24:
         turns = [questions.pop() for _ in range(min(len(questions), r.choices((1, 2, 3), (6, 3, 2))[0]))]
         if not pair.branch(*turns_tokens(turns)) and len(turns) > 1:

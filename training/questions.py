@@ -160,8 +160,10 @@ def _page_facts(r: Rng, pages: list[Page]) -> list[Fact]:
     return facts
 
 
-def questions_about(r: Rng, pages: list[Page], n: int, held: bool) -> list[tuple[str, str, int]]:
-    """About ``n`` questions on the pages: mostly answerable, about one in fourteen not."""
+def questions_about(
+    r: Rng, pages: list[Page], n: int, held: bool, absent_share: float = ABSENT_SHARE
+) -> list[tuple[str, str, int]]:
+    """About ``n`` questions on the pages, and ``absent_share`` as many that they leave open."""
     pairs = document_facts(pages)
     # tables have many facts: weigh kinds of facts rather than facts
     by_key: dict[str, list[tuple[Fact, int | None]]] = {}
@@ -179,7 +181,7 @@ def questions_about(r: Rng, pages: list[Page], n: int, held: bool) -> list[tuple
                 chosen.append(by_key[key].pop(r.randint(0, len(by_key[key]) - 1)))
     if len(pages) > 1 and r.chance(0.7):
         chosen.append((r.pick(_page_facts(r, pages)), None))
-    many = ABSENT_SHARE * len(chosen)
+    many = absent_share * len(chosen)
     absent = absent_facts(r, pages, int(many) + r.chance(many % 1))
     chosen += [(fact, r.randint(1, len(pages)) if len(pages) > 1 and r.chance(0.15) else None) for fact in absent]
     r.shuffle(chosen)
