@@ -26,7 +26,7 @@ ROLES = frozenset(word[:5] for word in "sender sent signed signature sign wrote 
 _WORD = re.compile(r"[^\W\d_]{4,}")
 
 
-@kind("passage", 200.0)
+@kind("passage", 280.0)
 def passage_page(d: Document) -> None:
     r, known = d.r, passages(d.held)
     if not known:
