@@ -92,18 +92,26 @@ def of_papers(read: Results) -> str:
 
 
 def of_shapes(read: Results) -> str:
-    """A table of other batches, query heads and head dimensions, one format of each kind, sorted by them."""
+    """Other batches, query heads and head dimensions, sorted by them: a table for the presets of the same shapes."""
     rows = sorted(read("decode_attention_shapes").values(), key=lambda row: [row[key] for key in SORTED_BY])
     measured = {row["name"]: row for row in rows}
-    names = list(dict.fromkeys(row["policy"] for row in measured.values()))
-    lines = [f"| Tokens | Query heads per KV head | Channels | bf16 | {' | '.join(f'`{name}`' for name in names)} |"]
-    lines.append("|" + " --- |" * (4 + len(names)))
-    for shape in dict.fromkeys(row["shape"] for row in measured.values()):
-        found = [measured[f"{shape} {name}"] for name in names]
-        one = found[0]
-        cells = [f"{one['batch']} x {one['tokens']}", one["rows"], one["dim"], f"{one['baseline_us']:.0f}"]
-        lines.append(f"| {' | '.join(map(str, [*cells, *map(cell, found)]))} |")
-    return "\n".join(lines)
+    shapes: dict[str, list[str]] = {}
+    for row in rows:
+        shapes.setdefault(row["policy"], []).append(row["shape"])
+    tables = []
+    for group in dict.fromkeys(map(tuple, shapes.values())):
+        names = [name for name, own in shapes.items() if tuple(own) == group]
+        lines = [
+            f"| Tokens | Query heads per KV head | Channels | bf16 | {' | '.join(f'`{name}`' for name in names)} |"
+        ]
+        lines.append("|" + " --- |" * (4 + len(names)))
+        for shape in group:
+            found = [measured[f"{shape} {name}"] for name in names]
+            one = found[0]
+            cells = [f"{one['batch']} x {one['tokens']}", one["rows"], one["dim"], f"{one['baseline_us']:.0f}"]
+            lines.append(f"| {' | '.join(map(str, [*cells, *map(cell, found)]))} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 def of_host(read: Results) -> str:
