@@ -39,6 +39,7 @@ _BELONGS = {  # steps whose rows go to the file of another one
     "calibquant_throughput_3328": "calibquant_throughput",
     "calibquant_throughput_8b": "calibquant_throughput",
     "serve_steps": "serve_gpu",
+    "decode_attention_code_books": "decode_attention_shapes",
 }
 
 
@@ -101,6 +102,13 @@ STEPS = (
         f"64x4k-r1 64x4k-r16 64x4k-d64 64x4k-d80 64x4k-d96 64x4k-d256 --baselines flash cudnn --runs 8 "
         f"--policies {' '.join(FORMATS)}",
         120,
+        programs=True,
+    ),
+    Step(
+        "decode_attention_code_books",
+        "decode_attention --shapes 1x128k-d80 1x128k-d96 1x128k-d256 64x4k-d256 --baselines flash cudnn --runs 8 "
+        "--policies turboquant2 turboquant2.5",
+        60,
         programs=True,
     ),
     Step("kitty_throughput", "kitty_throughput --length 8192 --baselines static dynamic", 180),

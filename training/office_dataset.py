@@ -4,7 +4,8 @@
 
 Every sequence of one page comes twice: the student's begins with the rendered page, the teacher's with its text; the
 branches that follow are the same. Steps of kind `text` have texts only: they teach the text tower to answer from a page
-that it can read already, which the towers then only have to show it.
+that it can read already, which the towers then only have to show it. A text is the page's lines and, in words, what its
+charts show.
 """
 
 from __future__ import annotations
@@ -37,9 +38,7 @@ READ_SHARE = 0.5  # of pages: transcribed before questions. Of the others what i
 LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
 TRIES = 8  # pages drawn until one's text fits
 MOST_QUESTIONS = 28  # about a page, as far as there is room
-NEAR_SHARE = (
-    0.15  # of questions of written documents, for each with an answer: near misses, which teach to look closely
-)
+WRITTEN_ABSENT_SHARE = 0.15  # questions without an answer for each with one, of written documents: near misses
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
@@ -98,7 +97,7 @@ def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
 
 def absent_share(page: Page) -> float:
     """Questions without an answer for each with one, of those that a page is asked."""
-    return NEAR_SHARE if page.kind == "passage" else ABSENT_SHARE
+    return WRITTEN_ABSENT_SHARE if page.kind == "passage" else ABSENT_SHARE
 
 
 def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> Page:

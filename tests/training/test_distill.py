@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from tests.training.conftest import SMALL
@@ -192,23 +193,61 @@ def test_texts_are_read_whole(train_assets):
         assert pair.whole
 
 
-def test_texts_tell_what_charts_show(train_assets):
-    """Bars have no words: who reads the page as text gets each label with its value, and all that is asked follows."""
+CHARTS = ("plot", "plot_series", "series_chart", "pictogram", "gauge", "progress", "subject_chart", "small_charts")
+
+
+@pytest.mark.parametrize("kind", CHARTS)
+def test_texts_tell_what_charts_show(kind, train_assets):
+    """Marks have no words: who reads the page as text gets each value with its label, as the answers write it."""
+    from training.office.chart_questions import LISTED
     from training.office.pages import make_office_page
     from training.office_dataset import SPECS, Pair
     from training.tokenizer import tokenizer
 
     spec = next(spec for spec, _ in SPECS if spec.name == "text")
     asked = 0
-    for seed in range(12):
-        page = make_office_page(seed, spec.height, spec.width, False, "plot")
+    for seed in range(16):
+        page = make_office_page(seed, spec.height, spec.width, False, kind)
         pair = Pair(spec)
         pair.read_page(page, spec, seen=False)
-        assert pair.whole and len(page.charts) == 1
-        assert page.charts[0] in tokenizer().decode(pair.student.ids[: pair.student.used].tolist())
+        text = tokenizer().decode(pair.student.ids[: pair.student.used].tolist())
+        assert page.charts and (not pair.whole or all(line in text for line in page.charts))
+        lines = [line.partition("] ")[2] for line in page.charts]
+        entries = {entry for line in lines for entry in line.split("; ")}
         for fact in page.facts:
-            for label in (ask.removesuffix(": how much?") for ask in fact.asks if ask.endswith(": how much?")):
-                assert f"{label}: {fact.value}" in page.charts[0], fact
+            if LISTED[0] in fact.asks or any(ask.startswith("List the values of ") for ask in fact.asks):
+                assert fact.value in lines, (fact, page.charts)
                 asked += 1
-    assert asked > 12
-    assert not make_office_page(1, spec.height, spec.width, False, "letter").charts
+            for label in (ask.removesuffix(": how much?") for ask in fact.asks if ask.endswith(": how much?")):
+                named = f"{label.split(', ')[-1]}: {fact.value}", f"{label.split(', ')[0]}: {fact.value}"
+                assert entries.intersection(named) or f"{label}: {fact.value}" in entries, (fact, page.charts)
+                asked += 1
+            if fact.asks[0].startswith(
+                ("Which line is ", "Which series has the darkest", "Which series has the light")
+            ):
+                word = fact.asks[0].split()[3 if fact.asks[0].startswith("Which line") else 4].rstrip("?")
+                assert any(f", {fact.value}, {word}" in line for line in page.charts), (fact, page.charts)
+                asked += 1
+    assert asked > 8 or kind in ("gauge", "small_charts")
+
+
+def test_a_text_without_charts_tells_of_none(train_assets):
+    from training.office.pages import make_office_page
+
+    assert not make_office_page(1, 756, 532, False, "letter").charts
+
+
+def test_charts_of_one_page_are_not_asked_alike():
+    """ "What is the highest value?" has an answer for each of two charts."""
+    from training.office.document import Document
+    from training.office.lookups import add_lookups
+    from training.pages import Rng
+
+    for seed in range(12):
+        document = Document(Rng(seed), (756, 532))
+        for low in (10, 60):
+            values = [low + 7 * i for i in range(4)]
+            document.chart("bar", ["Ann", "Bo", "Cy", "Di"], values, printed=[str(x) for x in values], ticks=None)
+        add_lookups(document)
+        questions = [ask.questions[0] for ask in document.asks if ask.answer is not None]
+        assert len(questions) == len(set(questions)) and "What is the highest value?" not in questions

@@ -12,6 +12,7 @@ from training.office.pages import make_office_page
 from training.office.plots import draw_plot
 from training.office.refusals import measure
 from training.office.series_charts import draw_series
+from training.office_dataset import any_page
 from training.pages import Rng
 from training.pages.blocks import Box
 from training.pages.canvas import CHARACTERS, Canvas, font_files
@@ -166,6 +167,17 @@ def test_refusals_are_counted():
     report = measure(30, 5, make)
     assert report["questions"] == sum(row["questions"] for row in report["kinds"].values()) > 200
     assert 0.02 < report["share"] < 0.12
+
+
+def test_written_documents_are_asked_for_more_that_they_leave_open():
+    kinds = measure(40, 7, lambda r, height, width: make_office_page(r.getrandbits(40), height, width, kind="passage"))
+    others = measure(40, 7, lambda r, height, width: make_office_page(r.getrandbits(40), height, width, kind="plot"))
+    assert 1.3 * others["share"] < kinds["share"] < 0.2
+
+
+def test_a_quarter_of_the_pages_have_charts():
+    pages = [any_page(Rng(seed), 560, 448, False) for seed in range(80)]
+    assert 12 < sum(bool(page.charts) for page in pages) < 36
 
 
 def test_documents_know_the_rows_of_a_pen_form():

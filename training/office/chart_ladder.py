@@ -59,6 +59,8 @@ CATEGORY = {
     "people": "person",
 }
 PLURAL = {"country": "countries", "person": "people"}
+DASHES = ((7, "dashed"), (3, "dotted"), (0, "solid"))  # of lines: pixels of a dash, 0 for none
+SHADES = ((max, "darkest"), (min, "lightest"))  # of palettes: the largest level has the most ink
 UPRIGHT = ("column", "line", "area", "step", "lollipop", "grouped", "stacked", "lines")
 LYING = ("bar", "dots", "grouped_bar", "stacked_bar", "pictogram", "progress")
 
@@ -66,6 +68,18 @@ LYING = ("bar", "dots", "grouped_bar", "stacked_bar", "pictogram", "progress")
 def listing(labels: Sequence[str], texts: Sequence[str]) -> str:
     """Every label with its value: what the chart would be as a table, each value behind the label it belongs to."""
     return "; ".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
+
+
+def drawn_as(count: int, dashes: Sequence[int] | None, levels: Sequence[int] | None) -> list[str]:
+    """How each of ``count`` series is drawn, in a word where one of them alone is drawn so, else nothing."""
+    words = [""] * count
+    for dash, word in DASHES:
+        if dashes and list(dashes).count(dash) == 1:
+            words[list(dashes).index(dash)] = f"{word} line"
+    for extreme, word in SHADES:
+        if levels:
+            words[list(levels).index(extreme(levels))] = word
+    return words
 
 
 def upper(text: str) -> str:

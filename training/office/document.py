@@ -128,7 +128,11 @@ class Document:
         )  # fmt: skip
 
     def chart(self, form: str, labels: Sequence[str], values: Sequence[float], **options) -> Part:
-        """A chart: ``form`` is bar, column, line or pie; ``printed`` are the values as shown, or None."""
+        """A chart: ``printed`` are the values as shown, or None; ``told``, by series, those that its questions rest on.
+
+        The other options are those of :func:`training.office.charts.draw_chart` and
+        :func:`training.office.plots.draw_plot`.
+        """
         return self._add("chart", 1, labels, form=form, values=list(values), **options)[0]
 
     def strip(self, *texts: str, dark: bool = False) -> Part:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 
 from training.office.chart_values import clear
 from training.office.document import Block, Document
@@ -24,14 +25,20 @@ def blocks_of(document: Document) -> list[Block]:
 
 
 def add_lookups(document: Document) -> None:
-    """Adds questions about the tables and charts of a document, at most :data:`MOST` of each."""
-    r = document.r
+    """Adds questions about the tables and charts of a document, at most :data:`MOST` of each.
+
+    What two of them are asked alike is not asked: it would have two answers.
+    """
+    r, asked, found = document.r, Counter(), []
     for block in blocks_of(document):
         if block.kind in ("table", "chart") and not {"series", "rich", "asked"} & block.options.keys():
             before = len(document.asks)
             (table_questions if block.kind == "table" else chart_questions)(document, block)
             added = document.asks[before:]
-            document.asks[before:] = r.sample(added, min(len(added), MOST))
+            asked.update(ask.questions[0] for ask in added)
+            found += (ask for ask in r.sample(added, min(len(added), MOST)))
+            del document.asks[before:]
+    document.asks += (ask for ask in found if asked[ask.questions[0]] == 1)
 
 
 # headings of numbers that name a row rather than measure something

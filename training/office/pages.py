@@ -71,22 +71,28 @@ def chart_lines(document: Document, drawn: set[int]) -> list[str]:
     """What the charts among the parts drawn show, one line for each series: its name and each label with its value.
 
     A transcription has the texts of a chart row by row, which tells neither which value belongs to which label nor
-    anything of values that bars and points alone show.
+    anything of what marks alone show. Values are written as answers write them.
     """
     lines = []
     for block in blocks_of(document):
-        if block.kind != "chart" or not drawn.issuperset(block.parts):
-            continue
-        options = block.options
-        rows = options["values"] if "series" in options else [options["values"]]
-        printed = options.get("printed") or ()
-        texts = [printed] if printed and "series" not in options else printed or options.get("value_texts") or ()
-        texts = texts or [[f"{value:g}" for value in row] for row in rows]
-        names = options.get("series") or [options.get("title") or ""]
-        for name, row in zip(names, texts, strict=True):
-            head = ", ".join(filter(None, (NAMES.get(options["form"], options["form"]), name)))
-            lines.append(f"[{head}] {listing(block.texts, row).lstrip(': ')}")
+        if block.kind == "chart" and drawn.issuperset(block.parts):
+            options = block.options
+            names = options.get("series") or [options.get("title") or options.get("unit") or ""]
+            looks, form = options.get("looks") or [""] * len(names), NAMES.get(options["form"], options["form"])
+            for name, look, row in zip(names, looks, _told(options), strict=True):
+                values = listing(block.texts, row) if any(block.texts) else ", ".join(row)  # a gauge has no labels
+                lines.append(f"[{', '.join(filter(None, (form, name, look)))}] {values}")
     return lines
+
+
+def _told(options: dict) -> list[list[str]]:
+    """A chart's values as texts, a row for each series."""
+    if options.get("told") or options.get("value_texts"):
+        return options.get("told") or options["value_texts"]
+    rows, printed = options["values"], options.get("printed")
+    if "series" not in options:
+        rows, printed = [rows], printed and [printed]
+    return printed or [[f"{value:.10g}" for value in row] for row in rows]
 
 
 def _shade(r: Rng) -> np.ndarray:

@@ -14,23 +14,21 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from training.office_dataset import MOST_QUESTIONS, absent_share, any_page
 from training.pages import Page, Rng
-from training.questions import ABSENT_SHARE, questions_about
+from training.questions import questions_about
 from training.wordings import NOT_STATED
 
 SHAPES = ((756, 532), (560, 448), (812, 588), (504, 784))
-ASKED = 28  # questions asked of a page, as `training.office_dataset` asks
 
 
-def measure(
-    pages: int,
-    seed: int,
-    make: Callable[[Rng, int, int], Page],
-    share: Callable[[Page], float] = lambda page: ABSENT_SHARE,
-) -> dict:
+def training_page(r: Rng, height: int, width: int) -> Page:
+    """A page as training draws it."""
+    return any_page(r, height, width, False)
+
+
+def measure(pages: int, seed: int, make: Callable[[Rng, int, int], Page] = training_page) -> dict:
     """Shares of refusals among the questions of ``pages`` pages that ``make(r, height, width)`` draws.
-
-    ``share(page)`` questions without an answer are asked for each with one.
 
     Returns:
         ``share`` of all questions, the number of ``questions``, and under ``kinds`` each kind's share and number.
@@ -40,7 +38,7 @@ def measure(
     for i in range(pages):
         r = Rng(seed + i)
         page = make(r, *SHAPES[i % len(SHAPES)])
-        for _, answer, _ in questions_about(r, [page], ASKED, False, share(page)):
+        for _, answer, _ in questions_about(r, [page], MOST_QUESTIONS, False, absent_share(page)):
             asked[page.kind] += 1
             refused[page.kind] += answer == NOT_STATED
     shares = {kind: {"share": round(refused[kind] / n, 4), "questions": n} for kind, n in sorted(asked.items())}
@@ -49,8 +47,6 @@ def measure(
 
 
 def main() -> None:
-    from training.office_dataset import absent_share, any_page
-
     parser = argparse.ArgumentParser(
         prog="python -m training.office.refusals",
         description=__doc__,
@@ -60,7 +56,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
-    report = measure(args.pages, args.seed, lambda r, height, width: any_page(r, height, width, False), absent_share)
+    report = measure(args.pages, args.seed)
     for kind, row in report["kinds"].items():
         print(f"{kind:18} {row['share']:7.1%} of {row['questions']}")
     print(f"{'all':18} {report['share']:7.1%} of {report['questions']}")

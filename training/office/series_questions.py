@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.office.chart_ladder import CATEGORY, FALLS, PLURAL, RISES, Ladder, listing, upper
+from training.office.chart_ladder import CATEGORY, DASHES, FALLS, PLURAL, RISES, SHADES, Ladder, listing, upper
 from training.office.chart_values import Numbers, clear
 from training.office.document import Document
 from training.office.label_questions import ask_labels
@@ -123,7 +123,7 @@ class SomeSeries:
                 "Count the lines.",
                 answer=str(len(names)),
             )
-        for dash, word in ((7, "dashed"), (3, "dotted"), (0, "solid")):
+        for dash, word in DASHES:
             if self.dashes and list(self.dashes).count(dash) == 1:
                 ask(
                     f"Which line is {word}?",
@@ -134,7 +134,7 @@ class SomeSeries:
                 )
         if self.levels:
             thing = "line" if self.form == "lines" else "bars" if self.form.startswith("grouped") else "shade"
-            for extreme, word in ((max, "darkest"), (min, "lightest")):
+            for extreme, word in SHADES:
                 name = names[list(self.levels).index(extreme(self.levels))]
                 ask(
                     f"Which series has the {word} {thing}?",

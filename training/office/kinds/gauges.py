@@ -68,18 +68,19 @@ def pictogram(d: Document) -> None:
     key = r.pick(("= {n} {unit}", "stands for {n} {unit}", "1 symbol = {n} {unit}", "= {n}")).format(n=shown, unit=subject["unit"])
     options = _options(r, title, symbol=symbol, each=each, key=key)
     _titled(d, title, options)
-    part = d.chart("pictogram", labels, values, printed=None, **options)
-    if "title" in options:
-        d.ask(TITLE, title, part)
     numbers = Numbers(r, "", max(values))
     numbers.thousands = False
+    texts = [numbers(x) for x in values]
+    part = d.chart("pictogram", labels, values, printed=None, told=[texts], **options)
+    if "title" in options:
+        d.ask(TITLE, title, part)
     name = NAMES[symbol]
     d.ask((f"What does one {name} stand for?", f"How many {subject['unit']} does one symbol stand for?", "What does each symbol mean?", "One symbol is how many?", "What does the key say?"), f"{shown} {subject['unit']}" if "{unit}" in key or subject["unit"] in key else shown, part)
     for i in r.sample(range(len(labels)), 2):
         if values[i] % each == 0:
             d.ask((f"How many symbols are in the row of {labels[i]}?", f"How many {name}s does {labels[i]} have?", f"Count the {name}s of {labels[i]}.", f"{name}s drawn for {labels[i]}?"), str(int(values[i] / each)), part)
     d.ask(("What kind of chart is it?", "What type of diagram is shown?"), "pictogram", part)
-    OneSeries("pictogram", labels, values, [numbers(x) for x in values], numbers, ordered, family, subject).ask(d, part)
+    OneSeries("pictogram", labels, values, texts, numbers, ordered, family, subject).ask(d, part)
     if r.chance(0.4):
         d.absent(r.pick(subject["none"]))
     if r.chance(0.3):
@@ -159,7 +160,7 @@ def gauge(d: Document) -> None:
         spot = 0 if mark[0] == "frost" else r.pick([x for x, _ in ticks[1:] if x != shown])
         options |= {"mark": spot, "mark_text": mark[0]}
     _titled(d, title, options)
-    part = d.chart("thermometer" if upright else "dial", [""], [shown], printed=printed, **options)
+    part = d.chart("thermometer" if upright else "dial", [""], [shown], printed=printed, told=[[numbers(shown)]], **options)
     if "title" in options:
         d.ask(TITLE, title, part)
     d.ask(value.split(" | "), numbers(shown), part)

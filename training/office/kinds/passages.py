@@ -117,7 +117,7 @@ def _chart(d: Document, text: str) -> tuple[str, Part]:
     if unit and not (shown and printed):  # else nothing would say what is measured
         d.line(f"({unit})", small=True)
     texts = [[str(value) for value in values]]
-    part = d.chart(form, labels, values, printed=printed, ticks=ticks, value_texts=texts, shade=r.pick((255, 190, 150, 110)))
+    part = d.chart(form, labels, values, printed=printed, ticks=ticks, value_texts=texts, unit=unit, shade=r.pick((255, 190, 150, 110)))
     return " ".join([*labels, *(printed or [value for _, value in ticks or ()])]), part
 
 

@@ -2,7 +2,7 @@
 
 # fmt: off
 
-from training.office.chart_ladder import NAMES, upper
+from training.office.chart_ladder import NAMES, drawn_as, upper
 from training.office.chart_looks import LOOK_WEIGHTS, LOOKS, PALETTES
 from training.office.chart_questions import OneSeries
 from training.office.chart_values import Numbers, apart, scale, shares
@@ -223,7 +223,7 @@ def add_series(d: Document, caption: bool = False) -> tuple[str, int, SomeSeries
     elif "title" not in options:
         d.ask(TITLE, title, d.heading(title))
     texts, every = [[numbers(x) for x in row] for row in values], not stacked or printed
-    part = d.chart(form, labels, values, series=[upper(s) for s in series], printed=texts if printed else None, value_texts=texts if every else [], **options)
+    part = d.chart(form, labels, values, series=[upper(s) for s in series], printed=texts if printed else None, value_texts=texts if every else [], told=texts, looks=drawn_as(len(series), dashes, levels), **options)
     frame(d, title, unit, options, part)
     asked = SomeSeries(form, topic, series, labels, values, numbers, ordered, family, every, 0 if every else 1.5 * unit_step, options["ticks"], dashes, levels, options["fixed"])
     asked.ask(d, part)

@@ -43,7 +43,7 @@ def series_chart(d: Document) -> None:
     shown = r.pick((title, f"{title}, {r.randint(2012, 2030)}", f"{title} ({town(r)})"))
     heading = d.heading(shown + (f", in {unit}" if unit in MEASURES and r.chance(0.6) else ""))
     texts, every = [[numbers(x) for x in row] for row in values], form != "stacked"
-    part = d.chart(form, labels, values, series=[upper(s) for s in series], ticks=ticks, printed=texts if printed else None, value_texts=texts if every else [])
+    part = d.chart(form, labels, values, series=[upper(s) for s in series], ticks=ticks, printed=texts if printed else None, value_texts=texts if every else [], told=texts)
     asked = SomeSeries(form, topic, series, labels, values, numbers, ordered, family, every, 0 if every else grid, ticks)
     asked.ask(d, part)
     d.ask(TITLE, shown, heading)
