@@ -10,12 +10,12 @@ from training.office.document import Block, Document
 from training.office.hand_forms import HandForm
 from training.office.pages import make_office_page
 from training.office.plots import draw_plot
-from training.office.refusals import measure
 from training.office.series_charts import draw_series
 from training.office_dataset import any_page
 from training.pages import Rng
 from training.pages.blocks import Box
 from training.pages.canvas import CHARACTERS, Canvas, font_files
+from training.refusals import measure
 from training.wordings import NOT_STATED
 
 pytestmark = pytest.mark.usefixtures("train_assets")

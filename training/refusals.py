@@ -1,6 +1,6 @@
 """How many questions of training steps are answered with a refusal, by kind of page.
 
-    python -m training.office.refusals --pages 2000 --out runs/refusals.json
+    python -m training.refusals --pages 2000 --out runs/refusals.json
 
 A model that meets many questions without an answer refuses whenever it doubts; one that meets none always answers.
 Questions are drawn as training draws them (`training.questions.questions_about`), from pages as it draws them.
@@ -48,7 +48,7 @@ def measure(pages: int, seed: int, make: Callable[[Rng, int, int], Page] = train
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.office.refusals",
+        prog="python -m training.refusals",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
