@@ -3,7 +3,8 @@
     python -m training.finish --model runs/chain/model --heldout runs/heldout --calibration runs/calibration \\
         --gpus 2 --minutes 4 --out runs/finish
 
-Processes share the GPUs until all have ended or the minutes are over; what has ended well by then stays: a report of
+Processes share the GPUs, ``--together`` at a time, until all have ended or the minutes are over; what has ended well by
+then stays: a report of
 `training.evaluate` for each set in ``sets/``, and ``evaluation.json`` once there is one for every set,
 ``kvmm_calibration.safetensors`` of `kvmm calibrate`; also all answers of `training.confidence` in ``rows/``. Where the
 time was too short, the same command goes on with what is missing; in a folder with results of another model, of other
@@ -92,7 +93,8 @@ def tasks(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def finish(args: argparse.Namespace) -> dict[str, int | None]:
-    """Runs all tasks beside each other; the exit code of each, None if the time was too short for it.
+    """Runs tasks beside each other, ``together`` at a time in their order; the exit code of each, None if the time was
+    too short for it.
 
     Raises:
         ValueError: as :func:`begin_or_go_on`.
@@ -100,7 +102,7 @@ def finish(args: argparse.Namespace) -> dict[str, int | None]:
     begin, processes, running = time.monotonic(), Processes(), {}
     codes: dict[str, int | None] = {}
     begin_or_go_on(args)
-    files = results(args)
+    files, waiting = results(args), list(enumerate(tasks(args).items()))
 
     def collect() -> None:
         for name in [name for name, process in running.items() if process.poll() is not None]:
@@ -109,19 +111,24 @@ def finish(args: argparse.Namespace) -> dict[str, int | None]:
                 os.replace(args.out / UNFINISHED / files[name], args.out / files[name])
             print(f"{time.monotonic() - begin:6.1f} s  {name}: exit code {codes[name]}", flush=True)
 
-    try:
-        for number, (name, command) in enumerate(tasks(args).items()):
+    def start() -> None:
+        while waiting and len(running) < args.together:
+            number, (name, command) = waiting.pop(0)
             gpu = {"CUDA_VISIBLE_DEVICES": str(number % args.gpus) if args.gpus else ""}
             log = args.out / "logs" / f"{name.replace(' ', '-')}.log"
             running[name] = processes.start(command, log, OMP_NUM_THREADS="1", **gpu)
+
+    try:
+        start()
         while running and time.monotonic() - begin < args.minutes * 60:
             collect()
+            start()
             time.sleep(0.2)
         collect()
     finally:
         processes.end()
         join_sets(args.out, [file for name, file in files.items() if name != "calibration"])
-    return codes | dict.fromkeys(running)
+    return codes | dict.fromkeys((*running, *(name for _, (name, _) in waiting)))
 
 
 def join_sets(out: Path, files: Sequence[str]) -> None:
@@ -164,6 +171,12 @@ def main() -> None:
     add("--out", type=Path, required=True)
     add("--minutes", type=float, required=True, help="after which everything is ended")
     add("--gpus", type=int, default=1, help="of this host; 0 for a CPU (default 1)")
+    add(
+        "--together",
+        type=int,
+        default=16,
+        help="processes at a time: the calibration first, these parts last (default 16)",
+    )
     add("--parts", type=int, default=12, help="processes that answer for the confidence (default 12)")
     add("--examples", type=int, default=480, help="of calibration (default 480)")
     add("--choose", action="store_true", help="calibrate by gradients only if they are measured to be better")

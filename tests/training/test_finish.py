@@ -28,7 +28,7 @@ def options(tmp_path) -> Namespace:
     (tmp_path / "model" / "model.safetensors").write_text("weights")
     return Namespace(
         model=tmp_path / "model", heldout=tmp_path / "heldout", calibration=tmp_path / "calibration",
-        out=tmp_path / "out", minutes=1.0, gpus=2, parts=3, examples=20, choose=False, limit=5, device="cpu",
+        out=tmp_path / "out", minutes=1.0, gpus=2, parts=3, together=16, examples=20, choose=False, limit=5, device="cpu",
     )  # fmt: skip
 
 
@@ -66,6 +66,15 @@ def test_tasks_end_with_the_minutes_and_say_how(options, monkeypatch, capsys):
     assert "Zen of Python" in (options.out / "logs" / "evaluation-turns.log").read_text()
     assert not (options.out / finish.CALIBRATION).exists()
     assert json.loads((options.out / finish.EVALUATION).read_text()) == join_reports([REPORT, OTHER])
+
+
+def test_tasks_wait_for_their_turn(options, monkeypatch):
+    """One at a time: what comes behind a task that does not end is not begun."""
+    options.together, options.minutes = 1, 6 / 60
+    endless = ["http.server", "0", "--bind", "127.0.0.1"]
+    monkeypatch.setattr(finish, "tasks", lambda args: {"a": ["this"], "b": ["no_such"], "c": endless, "d": ["this"]})
+    assert finish.finish(options) == {"a": 0, "b": 1, "c": None, "d": None}
+    assert sorted(log.stem for log in (options.out / "logs").iterdir()) == ["a", "b", "c"]
 
 
 def test_there_is_no_report_of_no_sets(options):
