@@ -4,11 +4,11 @@
         --gpus 2 --minutes 4 --out runs/finish
 
 Processes share the GPUs, ``--together`` at a time, until all have ended or the minutes are over; what has ended well by
-then stays: a report of
-`training.evaluate` for each set in ``sets/``, and ``evaluation.json`` once there is one for every set,
-``kvmm_calibration.safetensors`` of `kvmm calibrate`; also all answers of `training.confidence` in ``rows/``. Where the
-time was too short, the same command goes on with what is missing; in a folder with results of another model, of other
-questions or options it ends with a message. The confidence is fitted to the answers in a minute of a CPU:
+then stays: ``kvmm_calibration.safetensors`` of `kvmm calibrate`, a report of `training.evaluate` for each set in
+``sets/``, and ``evaluation.json`` once there is one for every set; also all answers of `training.confidence` in
+``rows/``. Where the time was too short, the same command goes on with what is missing; in a folder with results of
+another model, of other questions or options it ends with a message. The confidence is fitted to the answers in a minute
+of a CPU:
 
     python -m training.confidence --model runs/chain/model --data runs/heldout --dtype bfloat16 --sets unseen \\
         --policies --rows runs/finish/rows --out runs/finish/kvmm_confidence.json --report runs/finish/confidence.json
@@ -171,13 +171,8 @@ def main() -> None:
     add("--out", type=Path, required=True)
     add("--minutes", type=float, required=True, help="after which everything is ended")
     add("--gpus", type=int, default=1, help="of this host; 0 for a CPU (default 1)")
-    add(
-        "--together",
-        type=int,
-        default=16,
-        help="processes at a time: the calibration first, these parts last (default 16)",
-    )
-    add("--parts", type=int, default=12, help="processes that answer for the confidence (default 12)")
+    add("--together", type=int, default=16, help="processes at a time, the calibration first (default 16)")
+    add("--parts", type=int, default=12, help="processes that answer for the confidence, last of all (default 12)")
     add("--examples", type=int, default=480, help="of calibration (default 480)")
     add("--choose", action="store_true", help="calibrate by gradients only if they are measured to be better")
     add("--limit", type=int, default=240, help="conversations of each held-out set (default 240)")

@@ -28,7 +28,8 @@ def options(tmp_path) -> Namespace:
     (tmp_path / "model" / "model.safetensors").write_text("weights")
     return Namespace(
         model=tmp_path / "model", heldout=tmp_path / "heldout", calibration=tmp_path / "calibration",
-        out=tmp_path / "out", minutes=1.0, gpus=2, parts=3, together=16, examples=20, choose=False, limit=5, device="cpu",
+        out=tmp_path / "out", minutes=1.0, gpus=2, parts=3, together=16,
+        examples=20, choose=False, limit=5, device="cpu",
     )  # fmt: skip
 
 
