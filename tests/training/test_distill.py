@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -228,7 +229,15 @@ def test_texts_tell_what_charts_show(kind, train_assets):
                 word = fact.asks[0].split()[3 if fact.asks[0].startswith("Which line") else 4].rstrip("?")
                 assert any(f", {fact.value}, {word}" in line for line in page.charts), (fact, page.charts)
                 asked += 1
-    assert asked > 8 or kind in ("gauge", "small_charts")
+            for ask in fact.asks:
+                if named := re.fullmatch(r'In the chart "(.+)": how much is (.+)\?', ask):
+                    told = next(line for line in page.charts if f", {named[1]}]" in line)
+                    assert f"{named[2]}: {fact.value}" in told.partition("] ")[2].split("; "), (fact, page.charts)
+                    asked += 1
+        if kind == "gauge":
+            assert lines[0] in {fact.value for fact in page.facts}, (page.facts, lines)
+            asked += 1
+    assert asked > 8
 
 
 def test_a_text_without_charts_tells_of_none(train_assets):

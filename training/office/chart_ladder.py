@@ -70,16 +70,21 @@ def listing(labels: Sequence[str], texts: Sequence[str]) -> str:
     return "; ".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
 
 
+def dashed(dashes: Sequence[int] | None) -> dict[str, int]:
+    """The series whose line alone is dashed, dotted or solid, by that word."""
+    own = list(dashes or ())
+    return {word: own.index(dash) for dash, word in DASHES if own.count(dash) == 1}
+
+
+def shaded(levels: Sequence[int] | None) -> dict[str, int]:
+    """The series with the darkest and the one with the lightest shade, by that word."""
+    return {word: levels.index(extreme(levels)) for extreme, word in SHADES} if levels else {}
+
+
 def drawn_as(count: int, dashes: Sequence[int] | None, levels: Sequence[int] | None) -> list[str]:
     """How each of ``count`` series is drawn, in a word where one of them alone is drawn so, else nothing."""
-    words = [""] * count
-    for dash, word in DASHES:
-        if dashes and list(dashes).count(dash) == 1:
-            words[list(dashes).index(dash)] = f"{word} line"
-    for extreme, word in SHADES:
-        if levels:
-            words[list(levels).index(extreme(levels))] = word
-    return words
+    words = {n: f"{word} line" for word, n in dashed(dashes).items()} | {n: w for w, n in shaded(levels).items()}
+    return [words.get(n, "") for n in range(count)]
 
 
 def upper(text: str) -> str:

@@ -87,8 +87,8 @@ def chart_lines(document: Document, drawn: set[int]) -> list[str]:
 
 def _told(options: dict) -> list[list[str]]:
     """A chart's values as texts, a row for each series."""
-    if options.get("told") or options.get("value_texts"):
-        return options.get("told") or options["value_texts"]
+    if texts := options.get("told") or options.get("value_texts"):
+        return texts
     rows, printed = options["values"], options.get("printed")
     if "series" not in options:
         rows, printed = [rows], printed and [printed]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.office.chart_ladder import CATEGORY, DASHES, FALLS, PLURAL, RISES, SHADES, Ladder, listing, upper
+from training.office.chart_ladder import CATEGORY, FALLS, PLURAL, RISES, Ladder, dashed, listing, shaded, upper
 from training.office.chart_values import Numbers, clear
 from training.office.document import Document
 from training.office.label_questions import ask_labels
@@ -123,24 +123,22 @@ class SomeSeries:
                 "Count the lines.",
                 answer=str(len(names)),
             )
-        for dash, word in DASHES:
-            if self.dashes and list(self.dashes).count(dash) == 1:
-                ask(
-                    f"Which line is {word}?",
-                    f"What does the {word} line stand for?",
-                    f"Whose line is {word}?",
-                    f"The {word} line is which series?",
-                    answer=names[list(self.dashes).index(dash)],
-                )
+        for word, n in dashed(self.dashes).items():
+            ask(
+                f"Which line is {word}?",
+                f"What does the {word} line stand for?",
+                f"Whose line is {word}?",
+                f"The {word} line is which series?",
+                answer=names[n],
+            )
         if self.levels:
             thing = "line" if self.form == "lines" else "bars" if self.form.startswith("grouped") else "shade"
-            for extreme, word in SHADES:
-                name = names[list(self.levels).index(extreme(self.levels))]
+            for word, n in shaded(self.levels).items():
                 ask(
                     f"Which series has the {word} {thing}?",
                     f"Which one is drawn {word}?",
                     f"What is shown in the {word} shade?",
-                    answer=name,
+                    answer=names[n],
                 )
 
     def _values(self, ladder: Ladder) -> None:

@@ -85,9 +85,10 @@ def small_charts(d: Document) -> None:
     heading = d.heading(title + (f", in {unit}" if unit in MEASURES and not numbers.unit else ""))
     d.ask(("What is the title of the page?", "What do the charts show?", "heading?", "What are the charts about?"), title, heading)
     places = d.columns(len(series)) if wide else [d] * len(series)
+    texts = [[numbers(x) for x in row] for row in values]
     parts = [
-        place.chart(form, labels, row, printed=[numbers(x) for x in row] if printed else None, rich=True, title=upper(s), shade=shade, look=look, ticks=None if printed else [(x, numbers.bare(x)) for x in ticks])
-        for place, s, row in zip(places, series, values, strict=True)
+        place.chart(form, labels, row, printed=told if printed else None, told=[told], rich=True, title=upper(s), shade=shade, look=look, ticks=None if printed else [(x, numbers.bare(x)) for x in ticks])
+        for place, s, row, told in zip(places, series, values, texts, strict=True)
     ]
     fill = lambda key, **blanks: [w.format(**blanks) for w in topic[key]]  # noqa: E731
     spot = ("on the left", "on the right") if wide else ("at the top", "at the bottom")
