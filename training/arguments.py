@@ -58,6 +58,16 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def packed_arguments(parser: argparse.ArgumentParser) -> None:
+    """What concerns steps whose answers read a packed prefix."""
+    add = parser.add_argument
+    add(
+        "--packed", type=Path, help="calibration file: in some steps answers read codes of rd, not exact prefixes"
+    )
+    add("--packed-bits", type=float, default=1.0, help="average bits of these codes a channel (default 1)")
+    add("--packed-share", type=float, default=0.3, help="share of such steps (default 0.3)")
+
+
 def parse_arguments(arguments: list[str] | None = None, description: str | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m training.train", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -67,6 +77,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
     add("--init", type=Path, help="start from such an --out folder, or an exported checkpoint, when there is no state")
     base_arguments(parser)
+    packed_arguments(parser)
     add("--fresh", action="store_true", help="ignore an existing state")
     add(
         "--minutes",

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kvmm.modality_codes import AUDIO, IMAGE
 from training.distill import distillation_loss
 from training.model_config import (
     AUXILIARY,
@@ -28,6 +29,7 @@ from training.model_config import (
     STANDALONE,
     ModelConfig,
 )
+from training.packed_prefix import CodedLayer, PackedPrefix
 from training.token_functions import attend, fused, gated_output, rms_norm, rotary_qkv
 from training.towers import AudioTower, GatedMLP, RMSNorm, VisionTower
 
@@ -49,16 +51,25 @@ class TextLayer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(config.hidden_size), RMSNorm(config.hidden_size)
         self.eps = config.rms_norm_eps
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, rows: int, bias: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, rows: int, bias: Tensor, coded: CodedLayer | None = None
+    ) -> Tensor:
         a = self.self_attn
         q, k, v = fused(rotary_qkv)(
             x, cos, sin, self.input_layernorm.weight,
             a.q_proj.weight, a.q_proj.bias, a.k_proj.weight, a.k_proj.bias, a.v_proj.weight, a.v_proj.bias, self.eps,
         )  # fmt: skip
         attended = attend(q, k, v, rows, bias)
+        if coded is not None:
+            attended = torch.where(coded.reads, attend(q, *self.held(coded, k, v), rows, bias), attended)
         return fused(gated_output)(
             x, attended, a.o_proj.weight, None, self.post_attention_layernorm.weight, *self.mlp.tensors(), self.eps
         )
+
+    def held(self, coded: CodedLayer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values `[T, heads, 64]`, repeated for grouped queries, as `coded` gives them back."""
+        groups = self.self_attn.q_proj.out_features // self.self_attn.k_proj.out_features
+        return tuple(x.repeat_interleave(groups, 1) for x in coded.held(k[:, ::groups], v[:, ::groups]))
 
 
 class TextModel(nn.Module):
@@ -115,7 +126,7 @@ class OmniModel(nn.Module):
     def hidden_states(
         self, ids: Tensor, pos: Tensor, seg: Tensor,
         visual: Tensor | None = None, image_index: Tensor | None = None,
-        audio: Tensor | None = None, audio_index: Tensor | None = None,
+        audio: Tensor | None = None, audio_index: Tensor | None = None, packed: PackedPrefix | None = None,
     ) -> Tensor:  # fmt: skip
         """Text tower before its final norm.
 
@@ -123,6 +134,7 @@ class OmniModel(nn.Module):
             ids: int `[B, S]`. pos: int `[3, B, S]` (time, height, width). seg: uint8 `[B, S]`.
             visual, audio: media embeddings `[n, d]`, placed at the rows `image_index`, `audio_index` (int64 `[n]`) of
                 the flattened sequence.
+            packed: codes from which branches read their prefix; None: they read it exactly.
 
         Returns:
             `[B * S, d]`.
@@ -137,8 +149,10 @@ class OmniModel(nn.Module):
         angle = (pos.flatten(1)[self.rope_axis].T.float() * self.inv_freq).repeat(1, 2)
         cos, sin = angle.cos(), angle.sin()
         bias = attention_bias(seg, x.dtype)
-        for layer in self.model.layers:
-            x = layer(x, cos, sin, rows, bias)
+        modalities = [m for m, media in ((IMAGE, visual), (AUDIO, audio)) if media is not None]
+        coded = packed.layers(ids, seg, modalities) if packed is not None else [None] * len(self.model.layers)
+        for layer, held in zip(self.model.layers, coded, strict=True):
+            x = layer(x, cos, sin, rows, bias, held)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -148,7 +162,7 @@ class OmniModel(nn.Module):
 
     def forward(
         self, batch: dict[str, Tensor], pages: Tensor | None, mel: Tensor | None, aux_keep: Tensor | None = None,
-        teacher: Tensor | None = None,
+        teacher: Tensor | None = None, packed: PackedPrefix | None = None,
     ) -> dict[str, Tensor]:  # fmt: skip
         """Losses of one step.
 
@@ -160,6 +174,7 @@ class OmniModel(nn.Module):
             aux_keep: bool `[N]`, False for pages whose pixels no longer match `chars`.
             teacher: logits `[n, vocab_size]` at the targets of a model that reads the pages' text; `teacher_weight`
                 float `[n]` in the batch says where they count.
+            packed: as in `hidden_states`.
 
         Returns:
             `loss` (weighted mean over targets), `aux` (0 without pages), `distill` (0 without a teacher), and for the
@@ -168,8 +183,9 @@ class OmniModel(nn.Module):
         visual = None if pages is None else self.visual(pages)
         audio, heard = (None, None) if mel is None else self.audio_tower(mel)
         hidden = self.hidden_states(
-            batch["ids"], batch["pos"], batch["seg"], visual, batch.get("image_index"), audio, batch.get("audio_index")
-        )
+            batch["ids"], batch["pos"], batch["seg"], visual, batch.get("image_index"), audio,
+            batch.get("audio_index"), packed,
+        )  # fmt: skip
         logits = self.logits(hidden.index_select(0, batch["target_index"])).float()
         weight = batch["target_weight"]
         ce = F.cross_entropy(logits, batch["target_ids"], reduction="none")

@@ -26,6 +26,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import random
 import sys
 import threading
 import time
@@ -47,6 +48,7 @@ from training.loader import Loader, ring_name, spec_group, to_device
 from training.model import OmniModel
 from training.model_config import AUXILIARY
 from training.optim import Optimizer
+from training.packed_prefix import PackedPrefix
 from training.replicas import Replicas
 from training.rounding import Rounding
 from training.token_functions import compile_token_functions, eager_token_functions, use_eager_token_functions
@@ -111,6 +113,9 @@ class Trainer:
         self.warm_from, self.warm_steps = 0, args.warmup
         if source is not None:
             self.load(source)
+        layers = len(self.model.model.layers)
+        self.packed = args.packed and PackedPrefix(args.packed, layers, args.packed_bits, self.device)
+        self.packed_steps = random.Random(args.seed * 1000 + self.progress.runs)
         self.rounding = Rounding(self.model, args.round_step) if args.round_step else None
         self.stream = torch.cuda.Stream(self.device) if args.graphs else None
         self.steps = Steps(
@@ -229,7 +234,7 @@ class Trainer:
         with self.autocast():
             soft = teacher_logits(self.teacher, inputs) if training else None
             media = (inputs.get(name) for name in ("pages", "mel", "keep"))
-            return self.model(inputs, *media, soft)
+            return self.model(inputs, *media, soft, self.packed if "packed" in inputs else None)
 
     def backward(self, spec, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Adds the gradients of one micro-batch; returns its statistics."""
@@ -244,8 +249,10 @@ class Trainer:
         self.steps.begin()
         for _ in range(self.args.accumulate):
             spec, batch = self.loader.next()
-            group = spec_group(spec)
-            sums[group] = sums.get(group, 0) + self.steps.run(spec, self.rendered(batch, training=True))
+            inputs, group = self.rendered(batch, training=True), spec_group(spec)
+            if self.packed and self.packed_steps.random() < self.args.packed_share:
+                inputs["packed"] = torch.ones((), device=self.device)  # says so: steps with it are captured apart
+            sums[group] = sums.get(group, 0) + self.steps.run(spec, inputs)
         self.steps.finish()
 
     def try_compiled(self) -> None:
