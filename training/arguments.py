@@ -61,9 +61,7 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
 def packed_arguments(parser: argparse.ArgumentParser) -> None:
     """What concerns steps whose answers read a packed prefix."""
     add = parser.add_argument
-    add(
-        "--packed", type=Path, help="calibration file: in some steps answers read codes of rd, not exact prefixes"
-    )
+    add("--packed", type=Path, help="calibration file: in some steps answers read codes of rd, not exact prefixes")
     add("--packed-bits", type=float, default=1.0, help="average bits of these codes a channel (default 1)")
     add("--packed-share", type=float, default=0.3, help="share of such steps (default 0.3)")
 
