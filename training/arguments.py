@@ -63,7 +63,12 @@ def packed_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--packed", type=Path, help="calibration file: in some steps answers read codes of rd, not exact prefixes")
     add("--packed-bits", type=float, default=1.0, help="average bits of these codes a channel (default 1)")
-    add("--packed-share", type=float, default=0.3, help="share of such steps (default 0.3)")
+    add(
+        "--packed-share",
+        type=float,
+        default=0.3,
+        help="of the steps with pages or recordings, which share (default 0.3)",
+    )
 
 
 def parse_arguments(arguments: list[str] | None = None, description: str | None = None) -> argparse.Namespace:

@@ -1,10 +1,11 @@
 """Training with the keys and values that a packed cache holds, so that answers survive codes of few bits.
 
 A page or a recording is read exactly, then packed, and what is asked about it reads the codes (:mod:`kvmm.cache`).
-Steps do the same: a branch reads its shared prefix as :mod:`kvmm.codecs.rd` would give it back, while the prefix reads
-itself exactly. Transforms and bits are those of a calibration file and stay as they are. Levels are the file's, too,
-where a cache fits them to each prompt, and the last tokens of a prefix are coded with the others, so that a step reads
-somewhat coarser codes than a cache has.
+Steps do the same: a branch reads its shared prefix as :mod:`kvmm.codecs.rd` would give it back, while the prefix
+reads itself exactly. Tokens of pages and recordings are coded; text of a prompt, which is short there, is not.
+Transforms and bits are those of a calibration file and stay as they are. Levels are the file's, too, where a cache
+fits them to each prompt, and the last tokens of a prefix are coded with the others, so that a step reads somewhat
+coarser codes than a cache has.
 
 Gradients pass codes as if they were exact (the straight-through estimator of :mod:`training.rounding`), except for
 channels without bits, which are constants.
@@ -23,7 +24,7 @@ from kvmm.calibration import Calibration, read_calibration
 from kvmm.codecs.rd import RD
 from kvmm.codecs.rd.levels import gaussian_levels
 from kvmm.codecs.spec import CodecSpec, Side, Site
-from kvmm.modality_codes import AUDIO, IMAGE, TEXT
+from kvmm.modality_codes import AUDIO, IMAGE
 from training.model_config import AUDIO_TOKEN, IMAGE_TOKEN, PREFIX
 
 PLACEHOLDERS = {IMAGE: IMAGE_TOKEN, AUDIO: AUDIO_TOKEN}
@@ -115,7 +116,7 @@ class PackedPrefix:
         self.sites: list[dict[int, tuple[CodedSite, CodedSite]]] = []
         for layer in range(layers):
             pairs = {}
-            for modality in (TEXT, IMAGE, AUDIO):
+            for modality in PLACEHOLDERS:
                 if not all(calibration.site("rd", layer, side, modality) for side in ("key", "value")):
                     raise ValueError(f"{file} has no transform of rd for layer {layer}")
                 key, value = (CodedSite(calibration, layer, s, modality, bits, device) for s in ("key", "value"))
@@ -126,8 +127,8 @@ class PackedPrefix:
         """How the layers' branches read a step.
 
         Args:
-            ids, seg: `[B, S]`. modalities: of media in the step; without any the prefix is text, and packed as that.
+            ids, seg: `[B, S]`. modalities: of media in the step.
         """
         prefix = (seg == PREFIX).flatten()
-        tokens = {m: (ids == PLACEHOLDERS[m]).flatten() for m in modalities} or {TEXT: prefix}
+        tokens = {m: (ids == PLACEHOLDERS[m]).flatten() for m in modalities}
         return [CodedLayer(~prefix[:, None], [(t, *site[m]) for m, t in tokens.items()]) for site in self.sites]

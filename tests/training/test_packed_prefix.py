@@ -94,6 +94,9 @@ def test_branches_read_codes_and_the_prefix_reads_itself(media):
             model.hidden_states(ids, pos, seg, **given, packed=PackedPrefix(FILE, LAYERS, bits, CPU))
             for bits in (0.5, 8.0)
         )
+    if media == "text":
+        assert torch.equal(coarse, exact)
+        return
     prefix, branches = slice(0, 39), slice(39, 44)
     assert torch.equal(coarse[prefix], exact[prefix])
     far, near = ((x[branches] - exact[branches]).norm() / exact[branches].norm() for x in (coarse, fine))
