@@ -39,6 +39,7 @@ LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
 TRIES = 8  # pages drawn until one's text fits
 MOST_QUESTIONS = 28  # about a page, as far as there is room
 WRITTEN_ABSENT_SHARE = 0.15  # questions without an answer for each with one, of written documents: near misses
+PASSAGE_SHARE = 0.4  # of texts: written documents, beside those among the others; they ask most of the reader
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
@@ -106,7 +107,7 @@ def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> 
     Held-out ones are documents that training never meets, if no ``kind`` is asked for: is it reading, or does it know
     them.
     """
-    kind = "passage" if held and kind is None else kind
+    kind = "passage" if kind is None and (held or r.chance(PASSAGE_SHARE)) else kind
     for _ in range(TRIES):
         if kind is None:
             page = any_page(r, spec.height, spec.width, held)
