@@ -250,7 +250,8 @@ class Trainer:
         for _ in range(self.args.accumulate):
             spec, batch = self.loader.next()
             inputs, group = self.rendered(batch, training=True), spec_group(spec)
-            if self.packed and group != "text" and self.packed_steps.random() < self.args.packed_share:
+            chosen = self.packed_steps.random() < self.args.packed_share  # the same in all processes of a run
+            if self.packed and chosen and group != "text":
                 inputs["packed"] = torch.ones((), device=self.device)  # says so: steps with it are captured apart
             sums[group] = sums.get(group, 0) + self.steps.run(spec, inputs)
         self.steps.finish()
