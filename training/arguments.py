@@ -16,6 +16,14 @@ def step_share(text: str) -> float:
     return share
 
 
+def share(text: str) -> float:
+    """A share of a whole: 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to 1")
+    return value
+
+
 def base_arguments(parser: argparse.ArgumentParser) -> None:
     """What concerns a pretrained text tower and the few bits it is stored in."""
     add = parser.add_argument
@@ -59,15 +67,19 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def packed_arguments(parser: argparse.ArgumentParser) -> None:
-    """What concerns steps whose answers read a packed prefix."""
+    """What concerns answers that read a packed prefix."""
     add = parser.add_argument
-    add("--packed", type=Path, help="calibration file: in some steps answers read codes of rd, not exact prefixes")
+    add(
+        "--packed",
+        type=Path,
+        help="calibration file: in a share of the micro-batches answers read pages and recordings from codes of rd",
+    )
     add("--packed-bits", type=float, default=1.0, help="average bits of these codes a channel (default 1)")
     add(
         "--packed-share",
-        type=float,
+        type=share,
         default=0.3,
-        help="of the steps with pages or recordings, which share (default 0.3)",
+        help="share of the micro-batches with pages or recordings whose answers read codes (default 0.3)",
     )
 
 

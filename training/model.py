@@ -61,15 +61,15 @@ class TextLayer(nn.Module):
         )  # fmt: skip
         attended = attend(q, k, v, rows, bias)
         if coded is not None:
-            attended = torch.where(coded.reads, attend(q, *self.held(coded, k, v), rows, bias), attended)
+            attended = torch.where(coded.branches, attend(q, *self.decoded(coded, k, v), rows, bias), attended)
         return fused(gated_output)(
             x, attended, a.o_proj.weight, None, self.post_attention_layernorm.weight, *self.mlp.tensors(), self.eps
         )
 
-    def held(self, coded: CodedLayer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values `[T, heads, 64]`, repeated for grouped queries, as `coded` gives them back."""
+    def decoded(self, coded: CodedLayer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values `[T, heads, 64]`, repeated for grouped queries, as their codes give them back."""
         groups = self.self_attn.q_proj.out_features // self.self_attn.k_proj.out_features
-        return tuple(x.repeat_interleave(groups, 1) for x in coded.held(k[:, ::groups], v[:, ::groups]))
+        return tuple(x.repeat_interleave(groups, 1) for x in coded.decoded(k[:, ::groups], v[:, ::groups]))
 
 
 class TextModel(nn.Module):
@@ -134,7 +134,7 @@ class OmniModel(nn.Module):
             ids: int `[B, S]`. pos: int `[3, B, S]` (time, height, width). seg: uint8 `[B, S]`.
             visual, audio: media embeddings `[n, d]`, placed at the rows `image_index`, `audio_index` (int64 `[n]`) of
                 the flattened sequence.
-            packed: codes from which branches read their prefix; None: they read it exactly.
+            packed: codes from which branches read the media of their prefix; None: they read them exactly.
 
         Returns:
             `[B * S, d]`.
@@ -149,10 +149,11 @@ class OmniModel(nn.Module):
         angle = (pos.flatten(1)[self.rope_axis].T.float() * self.inv_freq).repeat(1, 2)
         cos, sin = angle.cos(), angle.sin()
         bias = attention_bias(seg, x.dtype)
-        modalities = [m for m, media in ((IMAGE, visual), (AUDIO, audio)) if media is not None]
-        coded = packed.layers(ids, seg, modalities) if packed is not None else [None] * len(self.model.layers)
-        for layer, held in zip(self.model.layers, coded, strict=True):
-            x = layer(x, cos, sin, rows, bias, held)
+        media = ((IMAGE, visual, image_index), (AUDIO, audio, audio_index))
+        places = {modality: index for modality, embeddings, index in media if embeddings is not None}
+        coded = packed.of_step(seg, places) if packed is not None else [None] * len(self.model.layers)
+        for layer, codes in zip(self.model.layers, coded, strict=True):
+            x = layer(x, cos, sin, rows, bias, codes)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:

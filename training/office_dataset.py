@@ -39,7 +39,7 @@ LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
 TRIES = 8  # pages drawn until one's text fits
 MOST_QUESTIONS = 28  # about a page, as far as there is room
 WRITTEN_ABSENT_SHARE = 0.15  # questions without an answer for each with one, of written documents: near misses
-PASSAGE_SHARE = 0.4  # of texts: written documents, beside those among the others; they ask most of the reader
+PASSAGE_SHARE = 0.4  # of text steps' pages: written documents, in addition to those that `any_page` draws
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
@@ -104,8 +104,8 @@ def absent_share(page: Page) -> float:
 def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> Page:
     """A page to be read as text, whole: questions about what is cut off would teach to make answers up.
 
-    Held-out ones are documents that training never meets, if no ``kind`` is asked for: is it reading, or does it know
-    them.
+    Written documents are drawn more often than for a page that is seen: they ask most of a reader. Held-out pages are
+    documents that training never meets, if no ``kind`` is asked for: is it reading, or does it know them.
     """
     kind = "passage" if kind is None and (held or r.chance(PASSAGE_SHARE)) else kind
     for _ in range(TRIES):

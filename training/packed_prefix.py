@@ -1,134 +1,176 @@
 """Training with the keys and values that a packed cache holds, so that answers survive codes of few bits.
 
 A page or a recording is read exactly, then packed, and what is asked about it reads the codes (:mod:`kvmm.cache`).
-Steps do the same: a branch reads its shared prefix as :mod:`kvmm.codecs.rd` would give it back, while the prefix
-reads itself exactly. Tokens of pages and recordings are coded; text of a prompt, which is short there, is not.
-Transforms and bits are those of a calibration file and stay as they are. Levels are the file's, too, where a cache
-fits them to each prompt, and the last tokens of a prefix are coded with the others, so that a step reads somewhat
-coarser codes than a cache has.
+Steps do the same: a branch reads the media of its shared prefix as :mod:`kvmm.codecs.rd` would give them back, while
+the prefix reads itself exactly. Transforms and bits are those of a calibration file and stay as they are. Two things
+differ from a cache: levels are the file's as well, whereas a cache fits them to each prompt of more than 128 tokens;
+and text of a prompt, which is short there, stays exact.
 
 Gradients pass codes as if they were exact (the straight-through estimator of :mod:`training.rounding`), except for
-channels without bits, which are constants.
+channels without bits, which pass none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kvmm.calibration import Calibration, read_calibration
+from kvmm.codecs.base import PAGE_SIZE, EncodeContext
+from kvmm.codecs.common.outliers import num_outliers
 from kvmm.codecs.rd import RD
+from kvmm.codecs.rd.clipped import REACH
 from kvmm.codecs.rd.levels import gaussian_levels
 from kvmm.codecs.spec import CodecSpec, Side, Site
-from kvmm.modality_codes import AUDIO, IMAGE
-from training.model_config import AUDIO_TOKEN, IMAGE_TOKEN, PREFIX
+from kvmm.errors import KVMMError
+from kvmm.modality_codes import AUDIO, IMAGE, MODALITY_NAMES
+from kvmm.policy import get_policy
+from training.model_config import HEAD_DIM, PREFIX, ModelConfig
 
-PLACEHOLDERS = {IMAGE: IMAGE_TOKEN, AUDIO: AUDIO_TOKEN}
-OUTLIERS = 0.5 / 128  # share of tokens that stay exact, as in the presets of `rd`
-REACH = 3.0  # deviations beyond which a key counts as an outlier, as in `kvmm.codecs.rd.clipped`
+MEDIA, SIDES = (IMAGE, AUDIO), ("key", "value")
+OUTLIERS: float = get_policy("small").image.key.option("outliers", 0)  # of every 128 tokens of a page, these stay exact
 
 
-class CodedSite:
-    """What `rd` keeps of one layer's keys or values of one modality, all heads.
+class CodedSite(nn.Module):
+    """The codes of one layer's keys or values of one modality.
+
+    Buffers, float32: ``matrix`` and ``inverse`` ``[H_kv, D, D]``, the transform and its inverse; ``offset``, ``scale``
+    and ``zero_point`` ``[H_kv, 1, D]``, what is taken off the transformed vector, and its levels; ``highest`` ``[D]``,
+    the highest code of each channel; ``coded`` bool ``[D]``, the channels with bits.
 
     Args:
-        calibration: of the model. layer, side, modality: which site. bits: average a channel over the whole model.
+        calibration: of the model, with `rd` for this site. layer, side, modality: the site. bits: average a channel
+            over the whole model.
     """
 
-    def __init__(
-        self, calibration: Calibration, layer: int, side: Side, modality: int, bits: float, device: torch.device
-    ) -> None:
-        spec = CodecSpec("rd", bits)
+    def __init__(self, calibration: Calibration, layer: int, side: Side, modality: int, bits: float) -> None:
+        super().__init__()
+        spec = CodecSpec("rd", bits, None, (("fit", "offline"),))
         codec = RD(spec, side, Site(layer, modality, calibration, spec))
-        dim = calibration.site("rd", layer, side, modality)["transform"].shape[-1]
-        transform = codec.transform(dim, torch.device("cpu"))
-        layout = codec.layout(dim, transform)
+        transform = codec.transform(HEAD_DIM, torch.device("cpu"))
+        layout = codec.layout(HEAD_DIM, transform)
         scale, zero_point = gaussian_levels(layout, transform.deviation, torch.float32)
-        self.forward, self.inverse = (m.to(device) for m in (transform.forward, transform.inverse))
-        self.norm = codec.uses_norm(transform)
-        scales = torch.ones(scale.shape[1], dim)
+        scales = torch.ones(scale.shape[1], HEAD_DIM)
         scales[:, : layout.coded] = scale[0, :, 0]
-        rows = transform.offset, scales, zero_point[0, :, 0], REACH * transform.deviation
-        self.offset, self.scale, self.zero_point, self.reach = (row.float().to(device)[:, None] for row in rows)
-        self.highest, self.coded = layout.levels(torch.device("cpu")).to(device), (layout.bits > 0).to(device)
+        self.norm = codec.uses_norm(transform)
+        buffers = {
+            "matrix": transform.forward,
+            "inverse": transform.inverse,
+            "offset": transform.offset[:, None],
+            "scale": scales[:, None],
+            "zero_point": zero_point[0],
+            "highest": layout.levels(torch.device("cpu")),
+            "coded": layout.bits > 0,
+        }
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer, persistent=False)
 
-    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the codes of vectors give back.
-
-        Args:
-            x: `[T, H, D]`, keys after RoPE or values.
-
-        Returns:
-            the same in float32 from codes, `[T, H, D]`, and how far each vector lies beyond the levels, `[T, H]`.
+    def channels(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Transformed vectors less the offset, float32 `[B, H_kv, n, D]`, and their norms `[B, H_kv, n, 1]` if these
+        are divided out.
         """
-        y = x.float().transpose(0, 1)
+        x, norm = x.float(), None
         if self.norm:
-            length = torch.linalg.vector_norm(y, dim=-1, keepdim=True).clamp_min(1e-6)
-            y = y / length
-        z = y @ self.forward.transpose(1, 2) - self.offset
-        with torch.no_grad():
-            beyond = (z.abs() - self.reach).clamp_min(0).square().sum(-1)
-            codes = torch.minimum(((z - self.zero_point) / self.scale).round().clamp_min(0), self.highest)
-            error = self.zero_point + codes * self.scale - z
-        back = (torch.where(self.coded, z + error, 0) + self.offset) @ self.inverse.transpose(1, 2)
-        return (back * length if self.norm else back).transpose(0, 1), beyond.T
+            norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-6)
+            x = x / norm
+        return x @ self.matrix.transpose(1, 2) - self.offset, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors `[B, H_kv, n, D]`, keys after RoPE or values, as their codes give them back: float32, same shape."""
+        with torch.autocast(x.device.type, enabled=False):
+            z, norm = self.channels(x)
+            with torch.no_grad():
+                codes = torch.minimum(((z - self.zero_point) / self.scale).round().clamp_min(0), self.highest)
+                error = self.zero_point + codes * self.scale - z
+            decoded = (torch.where(self.coded, z + error, 0) + self.offset) @ self.inverse.transpose(1, 2)
+            return decoded if norm is None else decoded * norm
+
+    @torch.no_grad()
+    def outliers(self, keys: Tensor) -> Tensor:
+        """The tokens of each sequence and head that stay exact, bool `[B, H_kv, n]`, as
+        :func:`kvmm.codecs.rd.clipped.find_clipped` chooses them among keys `[B, H_kv, n, D]`.
+        """
+        with torch.autocast(keys.device.type, enabled=False):
+            z, _ = self.channels(keys)
+            variance, mean = torch.var_mean(z, 2, correction=0, keepdim=True)
+            beyond = ((z - mean).abs() - REACH * variance.sqrt()).clamp_min(0).square().sum(-1)
+        count = num_outliers(keys.shape[2], OUTLIERS, PAGE_SIZE, EncodeContext())
+        return torch.zeros_like(beyond, dtype=torch.bool).scatter(-1, beyond.topk(count, -1).indices, True)
 
 
 @dataclass(frozen=True)
 class CodedLayer:
-    """The prefix of one layer as its branches read it.
+    """What branches read of one layer.
 
     Attributes:
-        reads: bool `[T, 1]`, rows that read codes.
-        sites: of every modality that is packed, bool `[T]`, its tokens, and the sites of keys and of values.
+        branches: bool `[T, 1]`, the rows that read codes.
+        rows: sequences of the step, B. sites: of each modality of the step the places of its tokens, int64
+            `[B * n]`, as many in every sequence, and the sites of keys and of values.
     """
 
-    reads: Tensor
+    branches: Tensor
+    rows: int
     sites: Sequence[tuple[Tensor, CodedSite, CodedSite]]
 
-    def held(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values with the prefix from codes, `[T, H, D]`; tokens whose keys are outliers stay exact."""
-        for tokens, key, value in self.sites:
-            (coded_k, beyond), (coded_v, _) = key.read(k), value.read(v)
-            beyond = beyond.masked_fill(~tokens[:, None], -1)
-            exact = beyond.topk(max(round(len(k) * OUTLIERS), 1), dim=0).indices
-            coded = tokens[:, None].expand_as(beyond).scatter(0, exact, False)[..., None]
-            k, v = torch.where(coded, coded_k.to(k.dtype), k), torch.where(coded, coded_v.to(v.dtype), v)
+    def decoded(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values `[T, H_kv, D]` with those of media from codes; outliers stay exact."""
+        for places, key, value in self.sites:
+            exact_k, exact_v = (x.index_select(0, places).unflatten(0, (self.rows, -1)).transpose(1, 2) for x in (k, v))
+            outliers = key.outliers(exact_k)[..., None]
+            k, v = (
+                x.index_copy(0, places, torch.where(outliers, e, site(e).to(e.dtype)).transpose(1, 2).flatten(0, 1))
+                for x, e, site in ((k, exact_k, key), (v, exact_v, value))
+            )
         return k, v
 
 
-class PackedPrefix:
-    """Codes of a whole model's prefixes.
+class PackedPrefix(nn.Module):
+    """The codes of a whole model; on the CPU until it is moved.
 
     Args:
-        file: a calibration file of the model with `rd`. layers: of its text tower. bits: average a channel.
+        file: a calibration file of the model. config: sizes of the model. bits: average a channel.
 
     Raises:
-        KVMMError: the file cannot be read. ValueError: it lacks `rd` for a layer.
+        KVMMError: the file cannot be read, is of a model of other sizes or lacks `rd`; or bits that `rd` does not have.
     """
 
-    def __init__(self, file: Path, layers: int, bits: float, device: torch.device) -> None:
+    def __init__(self, file: Path, config: ModelConfig, bits: float) -> None:
+        super().__init__()
         calibration = read_calibration(file)
-        self.sites: list[dict[int, tuple[CodedSite, CodedSite]]] = []
-        for layer in range(layers):
-            pairs = {}
-            for modality in PLACEHOLDERS:
-                if not all(calibration.site("rd", layer, side, modality) for side in ("key", "value")):
-                    raise ValueError(f"{file} has no transform of rd for layer {layer}")
-                key, value = (CodedSite(calibration, layer, s, modality, bits, device) for s in ("key", "value"))
-                pairs[modality] = key, value
-            self.sites.append(pairs)
+        RD.check(CodecSpec("rd", bits))
+        wanted = [(layer, side) for layer in range(config.num_layers) for side in SIDES]
+        shape = (config.num_kv_heads, HEAD_DIM, HEAD_DIM)
+        for modality in MEDIA:
+            found = calibration.sites("rd", modality)
+            shapes = {tuple(calibration.site("rd", *site, modality)["transform"].shape) for site in found}
+            if found != wanted or shapes != {shape}:
+                raise KVMMError(
+                    f"{file}: its transforms of rd for {MODALITY_NAMES[modality]} are not those of {config.num_layers} "
+                    f"layers with {config.num_kv_heads} heads of {HEAD_DIM}; name the calibration file of this model."
+                )
+        self.sites = nn.ModuleDict(
+            {
+                f"{layer} {side} {modality}": CodedSite(calibration, layer, side, modality, bits)
+                for layer, side in wanted
+                for modality in MEDIA
+            }
+        )
+        self.num_layers = config.num_layers
 
-    def layers(self, ids: Tensor, seg: Tensor, modalities: Sequence[int]) -> list[CodedLayer]:
-        """How the layers' branches read a step.
+    def of_step(self, seg: Tensor, places: Mapping[int, Tensor]) -> list[CodedLayer]:
+        """What branches read of each layer in a step.
 
         Args:
-            ids, seg: `[B, S]`. modalities: of media in the step.
+            seg: uint8 `[B, S]`, 0 for the prefix. places: of the tokens of each modality of the step in the flattened
+                sequences, int64 `[B * n]`.
         """
-        prefix = (seg == PREFIX).flatten()
-        tokens = {m: (ids == PLACEHOLDERS[m]).flatten() for m in modalities}
-        return [CodedLayer(~prefix[:, None], [(t, *site[m]) for m, t in tokens.items()]) for site in self.sites]
+        branches = (seg != PREFIX).flatten()[:, None]
+
+        def sites(layer: int) -> list[tuple[Tensor, CodedSite, CodedSite]]:
+            return [(at, *(self.sites[f"{layer} {side} {m}"] for side in SIDES)) for m, at in places.items()]
+
+        return [CodedLayer(branches, len(seg), sites(layer)) for layer in range(self.num_layers)]

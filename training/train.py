@@ -38,6 +38,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kvmm.errors import KVMMError
 from training.arguments import parse_arguments
 from training.augment import render_mel, render_pages
 from training.base import Base
@@ -45,25 +46,14 @@ from training.checkpoints import CHECKPOINT, carried, load_weights, replaced, sp
 from training.distill import teacher_logits
 from training.graphs import Steps, cuda_capture
 from training.loader import Loader, ring_name, spec_group, to_device
+from training.measures import describe, line, step_statistics
 from training.model import OmniModel
-from training.model_config import AUXILIARY
+from training.model_config import AUXILIARY, ModelConfig
 from training.optim import Optimizer
 from training.packed_prefix import PackedPrefix
 from training.replicas import Replicas
 from training.rounding import Rounding
 from training.token_functions import compile_token_functions, eager_token_functions, use_eager_token_functions
-
-STATISTICS = (
-    "transcription",
-    "transcription tokens",
-    "answer",
-    "answer tokens",
-    "answer hits",
-    "characters hit",
-    "characters",
-    "distillation",
-    "batches",
-)
 
 
 @dataclass
@@ -90,6 +80,7 @@ class Trainer:
         self.base = Base(args.base) if args.base is not None else None
         if self.base and not self.base.has_weights and (source is None or (args.distill_weight and not args.teacher)):
             sys.exit(f"--base {args.base} has no pretrained weights: add --init and --teacher, such as the same folder")
+        self.packed = self.read_packed()
         dataset = importlib.import_module(args.dataset)
         self.specs = [
             (replace(spec, sequences=min(spec.sequences, args.sequences or spec.sequences)), share)
@@ -113,9 +104,8 @@ class Trainer:
         self.warm_from, self.warm_steps = 0, args.warmup
         if source is not None:
             self.load(source)
-        layers = len(self.model.model.layers)
-        self.packed = args.packed and PackedPrefix(args.packed, layers, args.packed_bits, self.device)
-        self.packed_steps = random.Random(args.seed * 1000 + self.progress.runs)
+        self.packed = self.packed and self.packed.to(self.device)
+        self.packed_choice = random.Random(args.seed * 1000 + self.progress.runs)  # the same in all processes of a run
         self.rounding = Rounding(self.model, args.round_step) if args.round_step else None
         self.stream = torch.cuda.Stream(self.device) if args.graphs else None
         self.steps = Steps(
@@ -133,6 +123,15 @@ class Trainer:
             f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, from {source or 'scratch'}, "
             f"{self.minutes:.1f} minutes, {self.resumed_minutes:.1f} of {args.total_minutes:g} used"
         )
+
+    def read_packed(self) -> PackedPrefix | None:
+        if self.args.packed is None:
+            return None
+        config = self.base.config if self.base is not None else ModelConfig()
+        try:
+            return PackedPrefix(self.args.packed, config, self.args.packed_bits)
+        except KVMMError as error:
+            sys.exit(f"--packed: {error}")
 
     # ---- time and log ----
 
@@ -242,7 +241,7 @@ class Trainer:
         weight = self.args.audio_weight if spec_group(spec) == "audio" else 1.0
         loss = out["loss"] + self.args.aux_weight * out["aux"] + self.args.distill_weight * out["distill"]
         (weight * loss).backward()
-        return self.statistics(out, inputs["target_weight"])
+        return step_statistics(out, inputs["target_weight"])
 
     def accumulate(self, sums: dict[str, torch.Tensor]) -> None:
         """Gradients of one update's micro-batches; adds what the log shows to `sums`."""
@@ -250,9 +249,10 @@ class Trainer:
         for _ in range(self.args.accumulate):
             spec, batch = self.loader.next()
             inputs, group = self.rendered(batch, training=True), spec_group(spec)
-            chosen = self.packed_steps.random() < self.args.packed_share  # the same in all processes of a run
-            if self.packed and chosen and group != "text":
-                inputs["packed"] = torch.ones((), device=self.device)  # says so: steps with it are captured apart
+            chosen = self.packed_choice.random() < self.args.packed_share
+            if self.packed is not None and chosen and group != "text":
+                inputs["packed"] = torch.ones((), device=self.device)  # its name alone counts: a graph of its own
+                group = f"{group}, packed"
             sums[group] = sums.get(group, 0) + self.steps.run(spec, inputs)
         self.steps.finish()
 
@@ -275,15 +275,6 @@ class Trainer:
             use_eager_token_functions()
         for p in self.model.parameters():
             p.grad = None
-
-    @staticmethod
-    def statistics(out: dict[str, torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
-        """Sums in the order of STATISTICS, float32 `[9]`, left on the device."""
-        transcription, answer = weight == 1, weight >= 2
-        sums = [(out["ce"] * transcription).sum(), transcription.sum(), (out["ce"] * answer).sum(), answer.sum()]
-        sums += [(out["hit"] & answer).sum(), out["aux_hits"], out["aux_count"]]
-        sums += [out["distill"], weight.new_ones(())]
-        return torch.stack([s.float().to(weight.device) for s in sums])
 
     @contextlib.contextmanager
     def profiled(self, first: int) -> Iterator[None]:
@@ -318,14 +309,19 @@ class Trainer:
         sums, exact = {}, {}
         with self.rounded_weights(self.seconds):  # late in the schedule: the weights that will be stored
             for spec, step in self.held_out:
-                batch = to_device(step, self.device)
-                out, group = self.losses(self.rendered(batch, training=False), training=False), spec_group(spec)
-                sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
-                branch = batch["target_branch"]
-                wrong = torch.zeros(int(step["target_branch"].max()) + 1, device=self.device)
-                wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
-                right, count = exact.get(group, (0, 0))
-                exact[group] = right + int((wrong == 0).sum()), count + len(wrong)
+                batch, group = to_device(step, self.device), spec_group(spec)
+                inputs = self.rendered(batch, training=False)
+                readings = {group: inputs}
+                if self.packed is not None and group != "text":
+                    readings[f"{group}, packed"] = inputs | {"packed": torch.ones(())}
+                for name, read in readings.items():
+                    out = self.losses(read, training=False)
+                    sums[name] = sums.get(name, 0) + step_statistics(out, batch["target_weight"])
+                    branch = batch["target_branch"]
+                    wrong = torch.zeros(int(step["target_branch"].max()) + 1, device=self.device)
+                    wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
+                    right, count = exact.get(name, (0, 0))
+                    exact[name] = right + int((wrong == 0).sum()), count + len(wrong)
         self.model.train()
         record = {"step": self.progress.step, "minutes": round(self.resumed_minutes + self.seconds / 60, 2)}
         for group, values in sums.items():
@@ -382,24 +378,6 @@ class Trainer:
         history = json.dumps(asdict(self.progress), indent=1)
         for folder in (args.out, args.state):
             (folder / "progress.json").write_text(history)
-
-
-def describe(values: torch.Tensor) -> dict[str, float]:
-    """Means from the sums of STATISTICS."""
-    tr, tr_n, answer, answer_n, hits, chars_hit, chars, distill, batches = values.tolist()
-    means = dict(transcription=tr / max(tr_n, 1), answer=answer / max(answer_n, 1), accuracy=hits / max(answer_n, 1))
-    if chars:
-        means["characters"] = chars_hit / chars
-    if distill:
-        means["distillation"] = distill / batches
-    return {k: round(v, 4) for k, v in means.items()}
-
-
-def line(means: dict[str, float]) -> str:
-    short = dict(
-        transcription="tr", answer="an", accuracy="acc", characters="aux", distillation="kl", exact="em", branches="n"
-    )
-    return " ".join(f"{short[k]} {v:.3f}" if isinstance(v, float) else f"{short[k]} {v}" for k, v in means.items())
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from kvmm.codecs.spec import Side, Site
 from kvmm.kernels.quantize import cut_pages
 
 # Deviations from the mean within which a channel's levels lie; 1 bit ends at .8, 4 bits at 2.5, 8 bits at 3.9.
-_REACH = 3.0
+REACH = 3.0
 
 
 class _Last(threading.local):
@@ -78,10 +78,10 @@ def find_clipped(
     if norm:
         pages = pages.divide(pages.divisors(torch.float32))
     pages = pages.transform(transform.forward[None], transform.known)
-    beyond = pages.token_excess(_REACH).flatten(2)[:, :, : keys.shape[2]]
+    beyond = pages.token_excess(REACH).flatten(2)[:, :, : keys.shape[2]]
     if context.valid is not None:
         beyond = beyond.masked_fill(~context.valid.unsqueeze(1).to(beyond.device), -1.0)
     return beyond.topk(count, -1).indices.sort(-1).values
 
 
-__all__ = ["find_clipped", "outlier_slots"]
+__all__ = ["REACH", "find_clipped", "outlier_slots"]
