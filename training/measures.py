@@ -38,6 +38,7 @@ def describe(values: torch.Tensor) -> dict[str, float]:
 
 
 def line(means: dict[str, float]) -> str:
+    """Means as the log has them, with short names."""
     short = dict(
         transcription="tr", answer="an", accuracy="acc", characters="aux", distillation="kl", exact="em", branches="n"
     )

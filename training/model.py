@@ -149,11 +149,12 @@ class OmniModel(nn.Module):
         angle = (pos.flatten(1)[self.rope_axis].T.float() * self.inv_freq).repeat(1, 2)
         cos, sin = angle.cos(), angle.sin()
         bias = attention_bias(seg, x.dtype)
-        media = ((IMAGE, visual, image_index), (AUDIO, audio, audio_index))
+        # recordings beside pages are spoken questions, which stand in branches and are read exactly
+        media = ((IMAGE, visual, image_index), (AUDIO, audio if visual is None else None, audio_index))
         places = {modality: index for modality, embeddings, index in media if embeddings is not None}
-        coded = packed.of_step(seg, places) if packed is not None else [None] * len(self.model.layers)
-        for layer, codes in zip(self.model.layers, coded, strict=True):
-            x = layer(x, cos, sin, rows, bias, codes)
+        layers = packed.of_step(seg, places) if packed is not None else [None] * len(self.model.layers)
+        for layer, coded in zip(self.model.layers, layers, strict=True):
+            x = layer(x, cos, sin, rows, bias, coded)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """Training with the keys and values that a packed cache holds, so that answers survive codes of few bits.
 
-A page or a recording is read exactly, then packed, and what is asked about it reads the codes (:mod:`kvmm.cache`).
-Steps do the same: a branch reads the media of its shared prefix as :mod:`kvmm.codecs.rd` would give them back, while
-the prefix reads itself exactly. Transforms and bits are those of a calibration file and stay as they are. Two things
-differ from a cache: levels are the file's as well, whereas a cache fits them to each prompt of more than 128 tokens;
-and text of a prompt, which is short there, stays exact.
+Where a document is packed before it is asked about (`kvmm.models.documents`), questions and answers read codes of its
+page or recording. Steps do the same: a branch reads the media of its shared prefix as :mod:`kvmm.codecs.rd` would give
+them back, while the prefix reads itself exactly. Transforms and bits are those of a calibration file and stay as they
+are. Two things differ from a cache: levels are those of Gaussians with the deviations of the prompt, which a cache
+refines, and text of a prompt, which is short there, stays exact.
 
 Gradients pass codes as if they were exact (the straight-through estimator of :mod:`training.rounding`), except for
 channels without bits, which pass none.
@@ -24,9 +24,10 @@ from kvmm.codecs.base import PAGE_SIZE, EncodeContext
 from kvmm.codecs.common.outliers import num_outliers
 from kvmm.codecs.rd import RD
 from kvmm.codecs.rd.clipped import REACH
-from kvmm.codecs.rd.levels import gaussian_levels
+from kvmm.codecs.rd.codec import SHORT_SPAN
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
+from kvmm.kernels.quantize.reference import gaussian_steps, uniform_codes
 from kvmm.modality_codes import AUDIO, IMAGE, MODALITY_NAMES
 from kvmm.policy import get_policy
 from training.model_config import HEAD_DIM, PREFIX, ModelConfig
@@ -38,9 +39,10 @@ OUTLIERS: float = get_policy("small").image.key.option("outliers", 0)  # of ever
 class CodedSite(nn.Module):
     """The codes of one layer's keys or values of one modality.
 
-    Buffers, float32: ``matrix`` and ``inverse`` ``[H_kv, D, D]``, the transform and its inverse; ``offset``, ``scale``
-    and ``zero_point`` ``[H_kv, 1, D]``, what is taken off the transformed vector, and its levels; ``highest`` ``[D]``,
-    the highest code of each channel; ``coded`` bool ``[D]``, the channels with bits.
+    Buffers, float32: ``matrix`` and ``inverse`` ``[H_kv, D, D]``, the transform and its inverse; ``offset`` and
+    ``deviation`` ``[H_kv, 1, D]``, mean and standard deviation of each channel in the file; ``step`` and ``highest``
+    ``[D]``, the distance between the levels of each channel in deviations, and its highest code; ``coded`` bool
+    ``[D]``, the channels with bits.
 
     Args:
         calibration: of the model, with `rd` for this site. layer, side, modality: the site. bits: average a channel
@@ -53,17 +55,15 @@ class CodedSite(nn.Module):
         codec = RD(spec, side, Site(layer, modality, calibration, spec))
         transform = codec.transform(HEAD_DIM, torch.device("cpu"))
         layout = codec.layout(HEAD_DIM, transform)
-        scale, zero_point = gaussian_levels(layout, transform.deviation, torch.float32)
-        scales = torch.ones(scale.shape[1], HEAD_DIM)
-        scales[:, : layout.coded] = scale[0, :, 0]
         self.norm = codec.uses_norm(transform)
+        half, highest = gaussian_steps(tuple(layout.bits.tolist()), torch.device("cpu"))
         buffers = {
             "matrix": transform.forward,
             "inverse": transform.inverse,
             "offset": transform.offset[:, None],
-            "scale": scales[:, None],
-            "zero_point": zero_point[0],
-            "highest": layout.levels(torch.device("cpu")),
+            "deviation": transform.deviation[:, None],
+            "step": 2 * half,
+            "highest": highest.clone(),  # shared there
             "coded": layout.bits > 0,
         }
         for name, buffer in buffers.items():
@@ -77,21 +77,32 @@ class CodedSite(nn.Module):
         if self.norm:
             norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-6)
             x = x / norm
-        return x @ self.matrix.transpose(1, 2) - self.offset, norm
+        return x @ self.matrix.mT - self.offset, norm
+
+    def levels(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and zero point, `[B or 1, H_kv, 1, D]`, for channels `[B, H_kv, n, D]`: those of a span's own mean and
+        deviations, or for a short one those of the file. The zero point of a channel without bits is its mean.
+        """
+        mean, deviation = torch.zeros_like(self.deviation)[None], self.deviation[None]
+        if z.shape[2] > SHORT_SPAN:
+            variance, mean = torch.var_mean(z, 2, correction=0, keepdim=True)
+            deviation = variance.sqrt()
+        scale = self.step * deviation
+        return scale, mean - scale * self.highest / 2
 
     def forward(self, x: Tensor) -> Tensor:
         """Vectors `[B, H_kv, n, D]`, keys after RoPE or values, as their codes give them back: float32, same shape."""
         with torch.autocast(x.device.type, enabled=False):
             z, norm = self.channels(x)
             with torch.no_grad():
-                codes = torch.minimum(((z - self.zero_point) / self.scale).round().clamp_min(0), self.highest)
-                error = self.zero_point + codes * self.scale - z
-            decoded = (torch.where(self.coded, z + error, 0) + self.offset) @ self.inverse.transpose(1, 2)
+                scale, zero_point = self.levels(z)
+                read = zero_point + uniform_codes(z, scale, zero_point, self.highest) * scale
+            decoded = (torch.where(self.coded, z + (read - z).detach(), read) + self.offset) @ self.inverse.mT
             return decoded if norm is None else decoded * norm
 
     @torch.no_grad()
     def outliers(self, keys: Tensor) -> Tensor:
-        """The tokens of each sequence and head that stay exact, bool `[B, H_kv, n]`, as
+        """Of a site of keys, the tokens of each sequence and head that stay exact, bool `[B, H_kv, n]`, as
         :func:`kvmm.codecs.rd.clipped.find_clipped` chooses them among keys `[B, H_kv, n, D]`.
         """
         with torch.autocast(keys.device.type, enabled=False):
@@ -107,19 +118,21 @@ class CodedLayer:
     """What branches read of one layer.
 
     Attributes:
-        branches: bool `[T, 1]`, the rows that read codes.
-        rows: sequences of the step, B. sites: of each modality of the step the places of its tokens, int64
-            `[B * n]`, as many in every sequence, and the sites of keys and of values.
+        branches: bool `[T, 1]`, the tokens that read codes. sequences: of the step, B.
+        sites: of each modality of the step the places of its tokens, int64 `[B * n]`, as many in every sequence, and
+            the sites of keys and of values.
     """
 
     branches: Tensor
-    rows: int
+    sequences: int
     sites: Sequence[tuple[Tensor, CodedSite, CodedSite]]
 
     def decoded(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values `[T, H_kv, D]` with those of media from codes; outliers stay exact."""
         for places, key, value in self.sites:
-            exact_k, exact_v = (x.index_select(0, places).unflatten(0, (self.rows, -1)).transpose(1, 2) for x in (k, v))
+            exact_k, exact_v = (
+                x.index_select(0, places).unflatten(0, (self.sequences, -1)).transpose(1, 2) for x in (k, v)
+            )
             outliers = key.outliers(exact_k)[..., None]
             k, v = (
                 x.index_copy(0, places, torch.where(outliers, e, site(e).to(e.dtype)).transpose(1, 2).flatten(0, 1))

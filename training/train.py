@@ -243,16 +243,22 @@ class Trainer:
         (weight * loss).backward()
         return step_statistics(out, inputs["target_weight"])
 
+    def can_pack(self, spec) -> bool:
+        return self.packed is not None and spec_group(spec) != "text"
+
+    def from_codes(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Inputs of a step whose branches read codes: what counts is the name, which gives it a graph of its own."""
+        return inputs | {"packed": torch.ones((), device=self.device)}
+
     def accumulate(self, sums: dict[str, torch.Tensor]) -> None:
         """Gradients of one update's micro-batches; adds what the log shows to `sums`."""
         self.steps.begin()
         for _ in range(self.args.accumulate):
             spec, batch = self.loader.next()
-            inputs, group = self.rendered(batch, training=True), spec_group(spec)
-            chosen = self.packed_choice.random() < self.args.packed_share
-            if self.packed is not None and chosen and group != "text":
-                inputs["packed"] = torch.ones((), device=self.device)  # its name alone counts: a graph of its own
-                group = f"{group}, packed"
+            inputs, chosen = self.rendered(batch, training=True), self.packed_choice.random() < self.args.packed_share
+            if chosen and self.can_pack(spec):
+                inputs = self.from_codes(inputs)
+            group = spec_group(spec) + (", packed" if "packed" in inputs else "")
             sums[group] = sums.get(group, 0) + self.steps.run(spec, inputs)
         self.steps.finish()
 
@@ -265,7 +271,10 @@ class Trainer:
         try:
             while kinds:
                 spec, batch = self.loader.next()
-                self.backward(spec, self.rendered(batch, training=True))
+                inputs = self.rendered(batch, training=True)
+                self.backward(spec, inputs)
+                if self.can_pack(spec) and ring_name(spec) in kinds:  # what follows attention is compiled anew for it
+                    self.backward(spec, self.from_codes(inputs))
                 kinds.discard(ring_name(spec))
             self.say("compiled")
         except torch.OutOfMemoryError:
@@ -312,8 +321,8 @@ class Trainer:
                 batch, group = to_device(step, self.device), spec_group(spec)
                 inputs = self.rendered(batch, training=False)
                 readings = {group: inputs}
-                if self.packed is not None and group != "text":
-                    readings[f"{group}, packed"] = inputs | {"packed": torch.ones(())}
+                if self.can_pack(spec):
+                    readings[f"{group}, packed"] = self.from_codes(inputs)
                 for name, read in readings.items():
                     out = self.losses(read, training=False)
                     sums[name] = sums.get(name, 0) + step_statistics(out, batch["target_weight"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from kvmm.calibration import Calibration, read_calibration
 from kvmm.codecs.base import EncodeContext
@@ -17,13 +18,20 @@ from kvmm.codecs.rd.clipped import find_clipped
 from kvmm.codecs.spec import CodecSpec, Site
 from kvmm.errors import KVMMError
 from kvmm.modality_codes import AUDIO, IMAGE, TEXT
+from kvmm.models import load_model
+from kvmm.models.documents import Document, read_on
+from kvmm.models.positions import all_position_ids, extended_position_ids
+from kvmm.models.prompting import document_length
+from kvmm.policy import get_policy
 from tests.training.test_train import train
 from training.arguments import parse_arguments
+from training.checkpoints import load_weights
 from training.model import OmniModel
 from training.model_config import AUDIO_TOKEN, IMAGE_TOKEN, ModelConfig
 from training.packed_prefix import OUTLIERS, CodedLayer, CodedSite, PackedPrefix
 
-FILE = Path(__file__).parents[2] / "assets" / "tiny-omni" / "kvmm_calibration.safetensors"
+ASSETS = Path(__file__).parents[2] / "assets"
+FILE, SAMPLES = ASSETS / "tiny-omni" / "kvmm_calibration.safetensors", ASSETS / "samples"
 CPU = torch.device("cpu")
 LAYERS, HEADS, DIM = 8, 2, 64
 
@@ -45,7 +53,7 @@ def test_a_step_reads_what_the_codec_gives_back(side, modality, bits, mixed):
     calibration, spec = read_calibration(FILE), CodecSpec("rd", bits)
     fixed = CodecSpec("rd", bits, None, (("levels", "fixed"), ("parameters", "float32")))
     for layer in range(LAYERS):
-        x = vectors(layer, side, modality)
+        x = vectors(layer, side, modality, 128)  # longer spans have levels of their own
         codec = RD(fixed, side, Site(layer, modality, calibration, spec))
         expected = codec.decode(codec.encode(x, EncodeContext(page_size=128)))
         site = CodedSite(calibration, layer, side, modality, bits)
@@ -55,6 +63,20 @@ def test_a_step_reads_what_the_codec_gives_back(side, modality, bits, mixed):
         # a value on the border between two codes may fall on either side
         near = torch.isclose(found, expected, rtol=1e-3, atol=1e-3 * float(x.std())).all(-1)
         assert near.float().mean() > 0.98
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_longer_spans_are_read_about_as_the_codec_gives_them_back(side):
+    """Both have the span's mean; the codec refines levels, so that values between two codes may change sides."""
+    torch.manual_seed(0)
+    calibration, spec = read_calibration(FILE), CodecSpec("rd", 1.0)
+    for layer in range(LAYERS):
+        x = vectors(layer, side, IMAGE, 512, rows=2)
+        x = x + x.std() * torch.randn(2, HEADS, 1, DIM)  # away from what the file knows
+        codec = RD(spec, side, Site(layer, IMAGE, calibration, spec))
+        expected = codec.decode(codec.encode(x, EncodeContext(page_size=128)))
+        found = CodedSite(calibration, layer, side, IMAGE, 1.0)(x)
+        assert (found - expected).norm() < 0.5 * (x - expected).norm()
 
 
 def test_gradients_pass_channels_with_bits_as_if_these_were_exact():
@@ -76,7 +98,9 @@ def test_outliers_are_those_of_the_codec():
         count = num_outliers(600, OUTLIERS, 128, EncodeContext())
         assert count == 2
         expected = find_clipped(keys, transform, transform.norm, count, EncodeContext())
-        found = CodedSite(calibration, layer, "key", IMAGE, 1.0).outliers(keys)
+        site = CodedSite(calibration, layer, "key", IMAGE, 1.0)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = site.outliers(keys)
         assert torch.equal(found.nonzero()[:, 2].view(3, HEADS, count), expected)
 
 
@@ -101,6 +125,9 @@ def test_media_are_decoded_but_for_outliers_and_the_rest_stays_exact():
         picture = now[:, :, 4 : 4 + media]
         assert torch.equal(picture[~coded], before[~coded])
         torch.testing.assert_close(picture[coded], site(before)[coded])
+    half = (x.to(torch.bfloat16) for x in (k, v))
+    layer = CodedLayer(torch.ones(len(k), 1, dtype=torch.bool), rows, [(places, key, value)])
+    assert {x.dtype for x in layer.decoded(*half)} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("media", ["text", "page", "recording"])
@@ -132,6 +159,69 @@ def test_branches_read_codes_and_the_prefix_reads_itself(media):
     for row in (slice(0, 45), slice(45, 90)):
         far, near = ((x[row][branches[row]] - exact[row][branches[row]]).norm() for x in (coarse, fine))
         assert 0 < near < far
+
+
+def test_spoken_questions_are_read_exactly():
+    """They stand in branches: what one says is nothing to another."""
+    torch.manual_seed(0)
+    model, packed = OmniModel().eval(), PackedPrefix(FILE, ModelConfig(), 1.0)
+    prefix, branch = [1, 20, *[IMAGE_TOKEN] * 36, 21], [4, *[AUDIO_TOKEN] * 12, 5, 30, 31]
+    ids = torch.tensor([prefix + branch + branch])
+    seg = torch.tensor([[0] * 39 + [1] * 16 + [2] * 16], dtype=torch.uint8)
+    pos = torch.arange(ids.shape[1]).expand(3, 1, -1)
+    pages, clips = ((ids[0] == token).nonzero()[:, 0] for token in (IMAGE_TOKEN, AUDIO_TOKEN))
+    visual, audio = torch.randn(36, 384), torch.randn(24, 384)
+    other = torch.cat((audio[:12], torch.randn(12, 384)))
+    with torch.no_grad():
+        first, second = (model.hidden_states(ids, pos, seg, visual, pages, x, clips, packed) for x in (audio, other))
+        exact = model.hidden_states(ids, pos, seg, visual, pages, audio, clips)
+    assert torch.equal(first[:55], second[:55])
+    assert not torch.equal(first[55:], second[55:])
+    assert not torch.equal(first[39:], exact[39:])
+
+
+def test_each_layer_has_the_codes_of_its_own_sites():
+    calibration, packed = read_calibration(FILE), PackedPrefix(FILE, ModelConfig(), 1.0)
+    places = {modality: torch.arange(4) for modality in (IMAGE, AUDIO)}
+    layers = packed.of_step(torch.zeros(1, 8, dtype=torch.uint8), places)
+    assert len(layers) == LAYERS
+    for number, layer in enumerate(layers):
+        for modality, (_, *sites) in zip(places, layer.sites, strict=True):
+            for side, site in zip(("key", "value"), sites, strict=True):
+                own = calibration.site("rd", number, side, modality)["transform"].float()
+                assert torch.equal(site.matrix, own)
+
+
+def test_logits_after_a_packed_page_are_those_of_a_cache():
+    """Of the embedded model's own weights: what follows a page reads it as a cache of the preset `small` has it."""
+    model, processor = load_model("tiny-omni", device="cpu", dtype=torch.float32)
+    ours = OmniModel().eval()
+    ours.load_state_dict(load_weights(ASSETS / "tiny-omni"), strict=False)
+    page = Image.open(SAMPLES / "invoice.png").convert("RGB")
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is the total?"}]}],
+        tokenize=False, add_generation_prompt=True,
+    )  # fmt: skip
+    inputs = dict(processor(text=[text], images=[page], return_tensors="pt"))
+    ids, answer = inputs["input_ids"], torch.tensor([[200, 201, 202]])
+    start, positions = document_length(ids, model.config), all_position_ids(model, inputs)
+    seg = torch.zeros(1, ids.shape[1] + 3, dtype=torch.uint8)
+    seg[:, start:] = 1
+    with torch.no_grad():
+        cache = Document(model, inputs).cache(get_policy("small"))
+        expected = read_on(model, inputs, cache, answer)
+        visual = model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
+        visual = getattr(visual, "pooler_output", visual)
+        visual = visual[0] if isinstance(visual, (tuple, list)) else visual
+        whole = torch.cat((ids, answer), 1)
+        places = (whole[0] == IMAGE_TOKEN).nonzero()[:, 0]
+        step = (whole, extended_position_ids(positions, 3)[-3:], seg, visual, places)
+        exact, packed = (
+            ours.logits(ours.hidden_states(*step, packed=codes))[start:]
+            for codes in (None, PackedPrefix(FILE, ModelConfig(), 1.0))
+        )
+    apart, changed = ((x - expected).norm() / expected.norm() for x in (packed, exact))
+    assert apart < 0.5 * changed
 
 
 def test_a_run_trains_on_packed_prefixes_and_measures_them(tmp_path):
