@@ -47,12 +47,15 @@ def test_loss_is_the_weighted_divergence():
 
 
 def test_both_sequences_have_the_same_targets(train_assets):
-    step = index_step(small_step(3))
-    real = step["target_weight"] > 0
-    student, teacher = step["ids"].reshape(-1), step["teacher_ids"].reshape(-1)
-    assert real.sum() > 50
-    assert np.array_equal(student[step["target_index"][real] + 1], teacher[step["teacher_index"][real] + 1])
-    assert step["teacher_weight"][~real].sum() == 0
+    targets = 0
+    for seed in (3, 4, 5):  # a page may hold next to nothing
+        step = index_step(small_step(seed))
+        real = step["target_weight"] > 0
+        student, teacher = step["ids"].reshape(-1), step["teacher_ids"].reshape(-1)
+        assert np.array_equal(student[step["target_index"][real] + 1], teacher[step["teacher_index"][real] + 1])
+        assert step["teacher_weight"][~real].sum() == 0
+        targets += real.sum()
+    assert targets > 150
 
 
 def test_a_text_that_is_cut_off_teaches_nothing(train_assets):
