@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+PACKED_BITS, PACKED_SHARE = 1.0, 0.3  # of the codes that answers read, and of the micro-batches in which they do
+
 
 def step_share(text: str) -> float:
     """A share of a row's root mean square: above 0, below 1."""
@@ -74,12 +76,11 @@ def packed_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="calibration file: in a share of the micro-batches answers read pages and recordings from codes of rd",
     )
-    add("--packed-bits", type=float, default=1.0, help="average bits of these codes a channel (default 1)")
+    add("--packed-bits", type=float, help=f"average bits of these codes a channel (default {PACKED_BITS:g})")
     add(
         "--packed-share",
         type=share,
-        default=0.3,
-        help="share of the micro-batches with pages or recordings whose answers read codes (default 0.3)",
+        help=f"share of the micro-batches with pages or recordings whose answers read codes (default {PACKED_SHARE})",
     )
 
 
@@ -156,6 +157,10 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         "--save-minutes", type=float, default=4.0, help="minutes between checkpoints (default 4; always one at the end)"
     )
     args = parser.parse_args(arguments)
+    if args.packed is None and (args.packed_bits, args.packed_share) != (None, None):
+        parser.error("--packed-bits and --packed-share need --packed with a calibration file")
+    args.packed_bits = PACKED_BITS if args.packed_bits is None else args.packed_bits
+    args.packed_share = PACKED_SHARE if args.packed_share is None else args.packed_share
     args.state = args.state or args.out.with_name(args.out.name + "-state")
     on_gpu = args.device.startswith("cuda")
     args.compile = on_gpu if args.compile is None else args.compile

@@ -39,7 +39,7 @@ LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
 TRIES = 8  # pages drawn until one's text fits
 MOST_QUESTIONS = 28  # about a page, as far as there is room
 WRITTEN_ABSENT_SHARE = 0.15  # questions without an answer for each with one, of written documents: near misses
-PASSAGE_SHARE = 0.4  # of text steps' pages: written documents, in addition to those that `any_page` draws
+PASSAGE_SHARE = 0.45  # of text steps' pages: written documents, in addition to those that `any_page` draws
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
@@ -82,7 +82,7 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
     (_spec("page", 40, 784, 308, 896, 896), 0.05),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
-    (OfficeSpec("text", 31, 0, 756, 532, 0, 0, 1152), 0.26),
+    (OfficeSpec("text", 31, 0, 756, 532, 0, 0, 1152), 0.28),
     (OfficeSpec("pages", 8, 2, 924, 644, 0, 0, 2432), 0.03),
     *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
     *((OfficeSpec(*dataclasses.astuple(s)), 1.3 * share) for s, share in FIRST_SPECS if s.frames and not s.pages),

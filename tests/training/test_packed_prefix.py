@@ -254,3 +254,6 @@ def test_files_and_bits_that_do_not_fit_are_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse_arguments(["--out", "runs/x", "--packed-share", "1.5"])
     assert "1.5 is not a share from 0 to 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_arguments(["--out", "runs/x", "--packed-share", "0.5"])
+    assert "--packed-share need --packed" in capsys.readouterr().err
