@@ -10,6 +10,7 @@ import pytest
 
 from training.pages.values import Rng
 from training.utterances.memos import faults, memo_of, memos, written_memo
+from training.utterances.reading import spoken_question
 from training.wordings import NOT_STATED
 
 
@@ -102,6 +103,17 @@ def test_prose_is_said_as_it_is_written(prose):
         assert said.transcript.split() == spoken_words(said.text) and said.transcript
         assert len(said.text) <= max(12, prose.CHARACTERS_A_SECOND * (3.2, 10, 22)[seed % 3])
         assert [qa.answer for qa in said.qa] == [said.transcript]
+
+
+@pytest.mark.parametrize(
+    "question, said",
+    [
+        ("How many m³ in 2019?", "how many m cubed in two zero one nine"),
+        ("Who has 12 m² at INV-41?", "who has twelve m squared at i n v"),
+    ],
+)
+def test_questions_with_raised_digits_are_said(question, said):
+    assert any(spoken_question(Rng(seed), question).startswith(said) for seed in range(4))
 
 
 def test_held_sentences_are_not_read_in_training(prose):

@@ -28,4 +28,4 @@ def say_digits(digits: str) -> str:
 
 def say_code(code: str) -> str:
     """Letters and digits one by one: "B7" -> "b seven"."""
-    return " ".join(DIGITS[int(c)] if c.isdigit() else c.lower() for c in code if c.isalnum())
+    return " ".join(DIGITS[int(c)] if c.isdecimal() else c.lower() for c in code if c.isalnum())

@@ -15,7 +15,16 @@ _SAID = {
     "corp": "corporation", "llc": "l l c", "gmbh": "g m b h", "sku": "s k u", "bic": "b i c", "url": "u r l", "ocr": "o c r", "fax": "fax", "pc": "p c",
 }  # fmt: skip
 _UNITS = {"$": "dollars", "€": "euros", "£": "pounds"}
-_SIGNS = {"&": "and", "%": "percent", "#": "number", "+": "plus", "@": "at", "=": "equals"}
+_SIGNS = {
+    "&": "and",
+    "%": "percent",
+    "#": "number",
+    "+": "plus",
+    "@": "at",
+    "=": "equals",
+    "²": "squared",
+    "³": "cubed",
+}
 
 
 def _say_amount(match: re.Match) -> str:
@@ -30,9 +39,9 @@ def _say_token(token: str) -> str:
     low = token.lower().rstrip(".")
     if low in _SAID:
         return _SAID[low]
-    if token.isdigit():
+    if token.isdecimal():
         return say_number(int(token)) if len(token) <= 2 else say_digits(token)
-    if any(c.isdigit() for c in token):
+    if any(c.isdecimal() for c in token):
         return say_code(token)
     return low
 
