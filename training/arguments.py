@@ -84,6 +84,14 @@ def packed_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def complete_packed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Fills in what :func:`packed_arguments` leaves open, and refuses options that would do nothing."""
+    if args.packed is None and (args.packed_bits, args.packed_share) != (None, None):
+        parser.error("--packed-bits and --packed-share need --packed with a calibration file")
+    args.packed_bits = PACKED_BITS if args.packed_bits is None else args.packed_bits
+    args.packed_share = PACKED_SHARE if args.packed_share is None else args.packed_share
+
+
 def parse_arguments(arguments: list[str] | None = None, description: str | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m training.train", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -157,10 +165,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         "--save-minutes", type=float, default=4.0, help="minutes between checkpoints (default 4; always one at the end)"
     )
     args = parser.parse_args(arguments)
-    if args.packed is None and (args.packed_bits, args.packed_share) != (None, None):
-        parser.error("--packed-bits and --packed-share need --packed with a calibration file")
-    args.packed_bits = PACKED_BITS if args.packed_bits is None else args.packed_bits
-    args.packed_share = PACKED_SHARE if args.packed_share is None else args.packed_share
+    complete_packed(parser, args)
     args.state = args.state or args.out.with_name(args.out.name + "-state")
     on_gpu = args.device.startswith("cuda")
     args.compile = on_gpu if args.compile is None else args.compile
