@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-PACKED_BITS, PACKED_SHARE = 1.0, 0.3  # of the codes that answers read, and of the micro-batches in which they do
+PACKED_BITS, PACKED_SHARE = 1.0, 0.3  # bits a channel of the codes that answers read; micro-batches where they do
 
 
 def step_share(text: str) -> float:

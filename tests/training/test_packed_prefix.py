@@ -254,6 +254,11 @@ def test_files_and_bits_that_do_not_fit_are_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse_arguments(["--out", "runs/x", "--packed-share", "1.5"])
     assert "1.5 is not a share from 0 to 1" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        parse_arguments(["--out", "runs/x", "--packed-share", "0.5"])
-    assert "--packed-share need --packed" in capsys.readouterr().err
+    for option, value in (("--packed-share", "0.5"), ("--packed-bits", "2"), ("--packed-share", "0")):
+        with pytest.raises(SystemExit):
+            parse_arguments(["--out", "runs/x", option, value])
+        assert "--packed-share need --packed" in capsys.readouterr().err
+    defaults = parse_arguments(["--out", "runs/x", "--packed", str(FILE)])
+    assert (defaults.packed_bits, defaults.packed_share) == (1.0, 0.3)
+    given = parse_arguments(["--out", "runs/x", "--packed", str(FILE), "--packed-bits", "2", "--packed-share", "0"])
+    assert (given.packed_bits, given.packed_share) == (2.0, 0.0)
