@@ -15,9 +15,9 @@ import numpy as np
 from training import wordings
 from training.pages import Fact, Page, Rng, make_page
 from training.pages import values as v
-from training.questions import absent_facts, document_facts, questions_about, transcription
+from training.questions import ABSENT_SHARE, absent_facts, document_facts, questions_about, transcription
 from training.sequences import ANSWER, MEDIA_CELL, Sequence, audio_tokens, turns_tokens
-from training.tokenizer import BOS, encode
+from training.tokenizer import BOS, EOS, encode
 from training.utterances import utter
 from training.utterances.reading import spoken_question
 
@@ -37,6 +37,7 @@ TRANSCRIBE_AUDIO = (
     "Take dictation.",
 )  # fmt: skip
 UNASKED = 0.35  # of these: nothing is asked, and a recording without any question is transcribed
+MOST_SAID = 60  # tokens of an answer that stands before a later page
 CHARACTERS_A_FRAME = 0.2  # faster speech than any voice's: longer texts need not be tried
 
 
@@ -116,6 +117,18 @@ def _pages_prefix(r: Rng, sequence: Sequence, spec: Spec) -> None:
         if labelled:
             sequence.prefix_text(encode([f"Page {number}\n"])[0])
         sequence.prefix_image(spec.height, spec.width)
+
+
+def _later_page(r: Rng, sequence: Sequence, spec: Spec, pages: list[Page], held: bool) -> Page:
+    """Begins with an answer about one page and, in the next turn, another page; returns that, which is asked about."""
+    first, second = pages
+    question, answer, _ = (questions_about(r, [first], 1, held) or transcription(r, first, None))[0]
+    user, assistant, newline, asked, said = encode(["user\n", "assistant\n", "\n", question, answer])
+    sequence.prefix_text([BOS, *user])
+    sequence.prefix_image(spec.height, spec.width)
+    sequence.prefix_text([*asked, EOS, *newline, BOS, *assistant, *said[:MOST_SAID], EOS, *newline, BOS, *user])
+    sequence.prefix_image(spec.height, spec.width)
+    return second
 
 
 def _clip(r: Rng, text: str, frames: int, held: bool) -> np.ndarray | None:
@@ -210,7 +223,12 @@ def _add_greeting(r: Rng, sequence: Sequence) -> None:
 
 
 def make_step(
-    seed: int, spec: Spec, held: bool = False, any_pages: Callable | None = None, any_utterance: Callable | None = None
+    seed: int,
+    spec: Spec,
+    held: bool = False,
+    any_pages: Callable | None = None,
+    any_utterance: Callable | None = None,
+    later_share: float = 0.0,
 ) -> dict[str, np.ndarray]:
     """One step's arrays.
 
@@ -220,6 +238,7 @@ def make_step(
         held: fonts, voices and wordings kept out of training.
         any_pages: see :func:`document`.
         any_utterance: ``any_utterance(r, held, frames)`` says what is recorded, in place of :func:`utter`.
+        later_share: of the sequences with two pages, those whose second page comes after an answer about the first.
 
     Returns:
         ``ids`` int16 [B, S], ``pos`` int16 [3, B, S], ``seg`` and ``weight`` uint8 [B, S]; with pages also ``pages``
@@ -233,12 +252,17 @@ def make_step(
         if spec.pages:
             pages = document(r, spec, held, any_pages)
             pages_all += pages
-            _pages_prefix(r, sequence, spec)
+            absent_share = ABSENT_SHARE
+            if later_share and len(pages) == 2 and r.chance(later_share):
+                pages, absent_share = [_later_page(r, sequence, spec, pages, held)], 0.0  # the other one may say it
+            else:
+                _pages_prefix(r, sequence, spec)
             clips += _add_spoken_questions(r, sequence, spec, pages, held)
             if r.chance(0.8) and not spec.clips:
                 at = r.randint(0, len(pages) - 1)
                 sequence.branch(*turns_tokens(transcription(r, pages[at], at + 1 if len(pages) > 1 else None)))
-            _fill_with_questions(r, sequence, questions_about(r, pages, 6 if spec.clips else 9 + 5 * spec.pages, held))
+            count = 6 if spec.clips else 9 + 5 * spec.pages
+            _fill_with_questions(r, sequence, questions_about(r, pages, count, held, absent_share))
         else:
             clips.append(_add_recording(r, sequence, spec, held, any_utterance))
         if r.chance(0.04):

@@ -36,6 +36,7 @@ WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `trainin
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
 READ_SHARE = 0.5  # of pages: transcribed before questions. Of the others what is left of a sequence is, from LEAST_TEXT
 LEAST_TEXT, TURN = 60, 40  # tokens of a transcription, and around it
+LATER_SHARE = 0.35  # of two pages: the second comes in a later turn, as where one document is dropped in after another
 TRIES = 32  # pages drawn until one's text fits: most do at once
 MOST_QUESTIONS = 28  # about a page, as far as there is room
 WRITTEN_ABSENT_SHARE = 0.15  # questions without an answer for each with one, of written documents: near misses
@@ -204,7 +205,7 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
     if spec.pages > 1 or spec.frames:
         # What is asked aloud is phrased for the ear, by the wordings of `training.pages`.
         pages = None if spec.clips and spec.pages else any_pages
-        return dataset.make_step(seed, spec, held, pages, any_utterance)
+        return dataset.make_step(seed, spec, held, pages, any_utterance, 0.0 if held else LATER_SHARE)
     r = Rng(seed)
     draw = (lambda: any_page(r, spec.height, spec.width, held)) if spec.pages else (lambda: text_page(r, spec, held))
     pages = [draw() for _ in range(spec.sequences)]

@@ -1,5 +1,6 @@
 """The page generator and the packed sequences: what a question asks for is on the page, and nothing leaks."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -146,3 +147,34 @@ def test_sequences_hold_what_the_mask_needs(pages):
                 assert ids[own][-1] == EOS
         assert len(starts - {0}) == 1  # every branch continues the same prefix
         assert weight[seg == PADDING].max(initial=0) == 0
+
+
+def test_a_later_page_stands_in_a_turn_of_its_own():
+    """As a chat template writes a conversation in which a second document is dropped in."""
+    from transformers import PreTrainedTokenizerFast
+
+    from training.dataset import SPECS, make_step
+    from training.sequences import PREFIX
+    from training.wordings import NOT_STATED
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained("assets/tiny-omni")
+    spec = replace(next(s for s, _ in SPECS if s.pages == 2), sequences=4)
+    step = make_step(5, spec, later_share=1.0)
+    turn = r"<\|vision_bos\|>(?:<\|IMAGE\|>)+<\|vision_eos\|>"
+    for ids, seg in zip(step["ids"], step["seg"], strict=True):
+        said = tokenizer.decode(ids[seg == PREFIX])
+        found = re.fullmatch(
+            rf"<\|im_start\|>user\n{turn}(.+?)<\|im_end\|>\n<\|im_start\|>assistant\n(.+?)<\|im_end\|>\n"
+            rf"<\|im_start\|>user\n{turn}",
+            said,
+            re.DOTALL,
+        )
+        page = {"type": "image"}
+        conversation = [
+            {"role": "user", "content": [page, {"type": "text", "text": found[1]}]},
+            {"role": "assistant", "content": [{"type": "text", "text": found[2]}]},
+            {"role": "user", "content": [page, {"type": "text", "text": "What is the total?"}]},
+        ]
+        prompt = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+        assert prompt.startswith(re.sub(r"(<\|IMAGE\|>)+", "<|IMAGE|>", said))
+        assert NOT_STATED not in tokenizer.decode(ids[seg != PREFIX])  # the first page may state it
