@@ -17,7 +17,7 @@ from training.pages import Fact, Page, Rng, make_page
 from training.pages import values as v
 from training.questions import ABSENT_SHARE, absent_facts, document_facts, questions_about, transcription
 from training.sequences import ANSWER, MEDIA_CELL, Sequence, audio_tokens, turns_tokens
-from training.tokenizer import BOS, EOS, encode
+from training.tokenizer import BOS, encode
 from training.utterances import utter
 from training.utterances.reading import spoken_question
 
@@ -37,7 +37,7 @@ TRANSCRIBE_AUDIO = (
     "Take dictation.",
 )  # fmt: skip
 UNASKED = 0.35  # of these: nothing is asked, and a recording without any question is transcribed
-MOST_SAID = 60  # tokens of an answer that stands before a later page
+MOST_SAID = 160  # characters of an answer that stands before a later page
 CHARACTERS_A_FRAME = 0.2  # faster speech than any voice's: longer texts need not be tried
 
 
@@ -123,10 +123,11 @@ def _later_page(r: Rng, sequence: Sequence, spec: Spec, pages: list[Page], held:
     """Begins with an answer about one page and, in the next turn, another page; returns that, which is asked about."""
     first, second = pages
     question, answer, _ = (questions_about(r, [first], 1, held) or transcription(r, first, None))[0]
-    user, assistant, newline, asked, said = encode(["user\n", "assistant\n", "\n", question, answer])
+    user, newline = encode(["user\n", "\n"])
+    turn, _ = turns_tokens([(question, answer[:MOST_SAID], ANSWER)])
     sequence.prefix_text([BOS, *user])
     sequence.prefix_image(spec.height, spec.width)
-    sequence.prefix_text([*asked, EOS, *newline, BOS, *assistant, *said[:MOST_SAID], EOS, *newline, BOS, *user])
+    sequence.prefix_text([*turn, *newline, BOS, *user])
     sequence.prefix_image(spec.height, spec.width)
     return second
 
