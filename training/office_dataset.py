@@ -83,7 +83,7 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
     (_spec("page", 40, 784, 308, 896, 896), 0.05),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
-    (OfficeSpec("text", 31, 0, 756, 532, 0, 0, 1152), 0.28),
+    (OfficeSpec("text", 31, 0, 756, 532, 0, 0, 1152), 0.32),
     (OfficeSpec("pages", 8, 2, 924, 644, 0, 0, 2432), 0.03),
     *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
     *((OfficeSpec(*dataclasses.astuple(s)), 1.3 * share) for s, share in FIRST_SPECS if s.frames and not s.pages),
