@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 
@@ -9,6 +10,7 @@ import pytest
 
 from kvmm.models import load_model
 from kvmm.models.loading import EMBEDDED_MODELS, assets_folder, embedded_models
+from kvmm.models.packed_weights import PACKED_FILE
 from tests.docs.pages import ROOT, text_of
 
 FOLDER = ROOT / "assets/office-omni"
@@ -24,6 +26,7 @@ BLIND = {
     "forms filled in by hand": "anls/form",
     "what the page does not say": "anls/unanswerable",
     "voice memos: exact match": "memo_exact_match",
+    "transcription of a page: median character error rate": "cer_median",
     "word error rate of memos": "wer",
 }
 HELD_SETS = ROOT / "training/results/held_sets.json"
@@ -42,6 +45,10 @@ SETS = {
 def blind(folder: str) -> dict:
     found = json.loads((ROOT / "benchmarks/results" / folder / "results.json").read_text(encoding="utf-8"))
     return found["results"]["blind_bf16"] | {"model": found["model_name"]}
+
+
+def evaluation() -> dict:
+    return json.loads((FOLDER / "evaluation.json").read_text(encoding="utf-8"))
 
 
 def cells(label: str) -> list[str]:
@@ -96,8 +103,24 @@ def test_the_held_out_scores_of_the_card(label):
 
 
 def test_the_held_out_scores_are_of_the_weights_that_ship():
-    scored = json.loads(HELD_SETS.read_text(encoding="utf-8"))["models"]["office-omni"]["model_sha256"]
-    assert scored == json.loads((FOLDER / "evaluation.json").read_text(encoding="utf-8"))["model_sha256"]
+    ships = hashlib.sha256((FOLDER / PACKED_FILE).read_bytes()).hexdigest()
+    found = json.loads(HELD_SETS.read_text(encoding="utf-8"))["models"]["office-omni"], evaluation()
+    assert [one["model_sha256"] for one in found] == [ships, ships]
+
+
+def test_what_the_card_says_beside_its_tables():
+    sets, said = evaluation()["sets"], " ".join(CARD.split())
+    exact = {name: short(sets[name]["exact_match"]) for name in ("pages2-8", "unseen", "office")}
+    assert f"Of 48 questions about documents of 2-8 pages it answers {exact['pages2-8']} exactly" in said
+    assert f"of 32 pages have a median character error rate of {short(sets['transcription']['cer_median'])}." in said
+    assert f"(the set `unseen`) it answers {exact['unseen']} exactly" in said
+    assert f"generated pages of an office {exact['office']}, ANLS" in said
+    mean, median = (short(blind("blind_office")[f"{name},none"]) for name in ("cer", "cer_median"))
+    assert f"a mean character error rate of {mean} beside the median of {median}" in said
+    charts = json.loads((ROOT / "training/results/held_charts.json").read_text(encoding="utf-8"))["charts"]
+    number, stated, absent = (short(charts["by_key"][key]["exact_match"]) for key in ("number", "stated", "absent"))
+    assert f"it answers {short(charts['exact_match'])} exactly: {number} where the answer is a number, {stated}" in said
+    assert f"where it is a word, {absent} where the chart does not say" in said
 
 
 def test_what_the_page_of_models_says():
