@@ -68,6 +68,43 @@ def base_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def average_arguments(parser: argparse.ArgumentParser) -> None:
+    """What concerns the average of a run's weights."""
+    add = parser.add_argument
+    add(
+        "--average-every",
+        type=int,
+        default=0,
+        help="take the weights of every so many updates into an average, at a learning rate that does not fall, and "
+        "end the run from it (default 0: no average); an average is of one run, not of a chain",
+    )
+    add(
+        "--average-from",
+        type=float,
+        default=0.0,
+        help="minutes of the schedule before weights are averaged (default 0)",
+    )
+    add(
+        "--start-shares",
+        type=share,
+        nargs="+",
+        default=[0.0],
+        help="shares of the run's first weights that may go into the average; held-out batches choose (default 0)",
+    )
+    add(
+        "--settle-minutes",
+        type=float,
+        default=3.0,
+        help="minutes at the end of the schedule that start from the average (default 3)",
+    )
+    add(
+        "--settle-lr",
+        type=share,
+        default=0.2,
+        help="learning rate of these minutes at first, as a share of --lr; it falls to zero (default 0.2)",
+    )
+
+
 def packed_arguments(parser: argparse.ArgumentParser) -> None:
     """What concerns answers that read a packed prefix."""
     add = parser.add_argument
@@ -101,6 +138,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
     add("--init", type=Path, help="start from such an --out folder, or an exported checkpoint, when there is no state")
     base_arguments(parser)
+    average_arguments(parser)
     packed_arguments(parser)
     add("--fresh", action="store_true", help="ignore an existing state")
     add(

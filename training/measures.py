@@ -37,6 +37,30 @@ def describe(values: torch.Tensor) -> dict[str, float]:
     return {k: round(v, 4) for k, v in means.items()}
 
 
+class Figures:
+    """Sums over held-out batches by group, and which branches are exact: every token of it the most likely one."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        self.exact: dict[str, tuple[int, int]] = {}  # right and all branches
+
+    def add(self, group: str, out: dict[str, torch.Tensor], weight: torch.Tensor, branch: torch.Tensor) -> None:
+        """Adds a batch: `out` of `OmniModel.forward`, its targets' weights and branches (int64, -1: none), `[n]`."""
+        self.sums[group] = self.sums.get(group, 0) + step_statistics(out, weight)
+        wrong = torch.zeros(int(branch.max()) + 1, device=branch.device)
+        wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
+        right, count = self.exact.get(group, (0, 0))
+        self.exact[group] = right + int((wrong == 0).sum()), count + len(wrong)
+
+    def describe(self) -> dict[str, dict[str, float]]:
+        """Means by group, with the share of exact branches and their number."""
+        found = {}
+        for group, values in self.sums.items():
+            right, count = self.exact[group]
+            found[group] = {**describe(values), "exact": round(right / max(count, 1), 4), "branches": count}
+        return found
+
+
 def line(means: dict[str, float]) -> str:
     """Means as the log has them, with short names."""
     short = dict(

@@ -23,6 +23,7 @@ from training.base import Base
 from training.evaluate import file_hash
 from training.finish import WEIGHTS
 from training.loader import index_step
+from training.measures import Figures
 from training.model import OmniModel
 from training.office_dataset import SPECS, make_tokens, text_page
 from training.pages import Rng
@@ -34,7 +35,7 @@ KIND = "passage"
 def measure(model: OmniModel, sequences: int, held: bool, seed: int) -> dict[str, Any]:
     """Mean loss and accuracy of answer tokens and the share of exact branches, of documents held out or not."""
     spec = next(spec for spec, _ in SPECS if spec.name == "text")
-    r, losses, hits, right, branches = Rng(seed), [], [], 0, 0
+    r, figures = Rng(seed), Figures()
     for begin in range(0, sequences, TOGETHER):
         count = min(TOGETHER, sequences - begin)
         pages = [text_page(r, spec, held, KIND) for _ in range(count)]
@@ -42,14 +43,9 @@ def measure(model: OmniModel, sequences: int, held: bool, seed: int) -> dict[str
         batch = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in step.items()}
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             out = model(batch, None, None)
-        answer, branch = batch["target_weight"] >= 2, batch["target_branch"]
-        wrong = torch.zeros(int(branch.max()) + 1)
-        wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
-        losses.append(out["ce"][answer].float())
-        hits.append(out["hit"][answer].float())
-        right, branches = right + int((wrong == 0).sum()), branches + len(wrong)
-    means = {"loss": torch.cat(losses).mean(), "accuracy": torch.cat(hits).mean(), "exact": right / branches}
-    return {name: round(float(mean), 4) for name, mean in means.items()} | {"branches": branches}
+        figures.add(KIND, out, batch["target_weight"], batch["target_branch"])
+    found = figures.describe()[KIND]
+    return {"loss": found["answer"], **{name: found[name] for name in ("accuracy", "exact", "branches")}}
 
 
 def main() -> None:

@@ -41,18 +41,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kvmm.errors import KVMMError
 from training.arguments import parse_arguments
 from training.augment import render_mel, render_pages
+from training.averaging import Average
 from training.base import Base
 from training.checkpoints import CHECKPOINT, carried, load_weights, replaced, split_weights
 from training.distill import teacher_logits
 from training.graphs import Steps, cuda_capture
 from training.loader import Loader, ring_name, spec_group, to_device
-from training.measures import describe, line, step_statistics
+from training.measures import Figures, describe, line, step_statistics
 from training.model import OmniModel
 from training.model_config import AUXILIARY, ModelConfig
 from training.optim import Optimizer
 from training.packed_prefix import PackedPrefix
 from training.replicas import Replicas
 from training.rounding import Rounding
+from training.schedule import Schedule
 from training.token_functions import compile_token_functions, eager_token_functions, use_eager_token_functions
 
 
@@ -70,12 +72,10 @@ class Trainer:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.started = args, time.perf_counter()
         self.progress, source = self.find_checkpoint()
-        self.resumed_minutes = self.progress.minutes
-        remaining = max(args.total_minutes - self.resumed_minutes, 0.0)
-        self.minutes = remaining if args.minutes is None else args.minutes
-        self.reserve = (
-            20.0 if args.device.startswith("cuda") else 0.0
-        )  # seconds for the last checkpoint and measurement
+        used = self.progress.minutes
+        self.minutes = max(args.total_minutes - used, 0.0) if args.minutes is None else args.minutes
+        self.reserve = 20.0 if args.device.startswith("cuda") else 0.0  # seconds for the last checkpoint and figures
+        self.schedule = Schedule(args, used, self.reserve)
         # The workers are forked here, before anything touches CUDA.
         self.base = Base(args.base) if args.base is not None else None
         if self.base and not self.base.has_weights and (source is None or (args.distill_weight and not args.teacher)):
@@ -101,7 +101,6 @@ class Trainer:
         self.teacher = self.base and self.base.start(self.model, args.distill_weight > 0, args.teacher)
         adamw = ("model.",) if self.base is not None and args.text_optimizer == "adamw" else ()
         self.optimizer = Optimizer(self.model, args.lr, adamw=adamw)
-        self.warm_from, self.warm_steps = 0, args.warmup
         if source is not None:
             self.load(source)
         self.packed = self.packed and self.packed.to(self.device)
@@ -114,6 +113,8 @@ class Trainer:
             say=self.say,
         )  # fmt: skip
         self.replicas.align(self.model.state_dict().values())
+        kept = (p for name, p in self.model.named_parameters() if not name.startswith(AUXILIARY))
+        self.average = Average(kept) if args.average_every else None
         torch.manual_seed(args.seed * 1000 + self.progress.runs + 97 * self.replicas.rank)  # of the augmentation
         self.loader.start(self.device)
         self.held_out: list | None = None
@@ -121,7 +122,7 @@ class Trainer:
         sizes = sum(p.numel() for p in self.model.export_weights().values()) / 1e6
         self.say(
             f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, from {source or 'scratch'}, "
-            f"{self.minutes:.1f} minutes, {self.resumed_minutes:.1f} of {args.total_minutes:g} used"
+            f"{self.minutes:.1f} minutes, {used:.1f} of {args.total_minutes:g} used"
         )
 
     def read_packed(self) -> PackedPrefix | None:
@@ -143,22 +144,10 @@ class Trainer:
         if self.replicas.first:
             print(f"[{self.seconds:6.1f}s] {text}", flush=True)
 
-    def learning_rate(self, seconds: float) -> float:
-        """Warm-up, constant, linear decay over the last `--decay` of the total time."""
-        total = self.args.total_minutes * 60 - self.reserve
-        left = 1 - (self.resumed_minutes * 60 + seconds) / total
-        scale = min(1.0, max(left / self.args.decay, 0.005)) if self.args.decay else 1.0
-        return self.args.lr * scale * min(1.0, (self.progress.step - self.warm_from + 1) / self.warm_steps)
-
-    def text_rate(self, seconds: float) -> float:
-        """Share of the learning rate that the pretrained text tower gets: none at first, if asked for."""
-        minutes = self.resumed_minutes + seconds / 60
-        return 0.0 if minutes < self.args.freeze_minutes else self.args.text_lr
-
     def rounded_weights(self, seconds: float):
         """Rounded weights in the last minutes of the schedule, if asked for."""
-        late = self.resumed_minutes + seconds / 60 > self.args.total_minutes - self.args.round_minutes
-        return self.rounding.applied() if self.rounding and late else contextlib.nullcontext()
+        late = self.rounding and self.schedule.ending(seconds, self.args.round_minutes)
+        return self.rounding.applied() if late else contextlib.nullcontext()
 
     # ---- checkpoints ----
 
@@ -192,10 +181,10 @@ class Trainer:
                 old = saved.get(name, tensor)
                 tensor.copy_(old if old.shape == tensor.shape else tensor)  # a head added since starts from nothing
         else:
-            self.warm_from, self.warm_steps = self.progress.step, 30
+            self.schedule.warm_up(self.progress.step)
 
     def save(self) -> None:
-        self.progress.minutes = self.resumed_minutes + self.seconds / 60
+        self.progress.minutes = self.schedule.minutes(self.seconds)
         weights = {name: t.detach().cpu().contiguous() for name, t in self.model.state_dict().items()}
         if not all(t.isfinite().all() for t in weights.values()):
             raise FloatingPointError("the weights are no longer finite; the last checkpoint is kept")
@@ -310,12 +299,12 @@ class Trainer:
 
     @torch.no_grad()
     @eager_token_functions()
-    def evaluate(self) -> None:
+    def measure(self) -> dict[str, dict[str, float]]:
         """Teacher-forced figures of held-out batches by group: losses, token accuracy, share of exact branches."""
         if self.held_out is None:
             self.held_out = self.loader.held_out()
         self.model.eval()
-        sums, exact = {}, {}
+        figures = Figures()
         with self.rounded_weights(self.seconds):  # late in the schedule: the weights that will be stored
             for spec, step in self.held_out:
                 batch, group = to_device(step, self.device), spec_group(spec)
@@ -325,19 +314,42 @@ class Trainer:
                     readings[f"{group}, packed"] = self.from_codes(inputs)
                 for name, read in readings.items():
                     out = self.losses(read, training=False)
-                    sums[name] = sums.get(name, 0) + step_statistics(out, batch["target_weight"])
-                    branch = batch["target_branch"]
-                    wrong = torch.zeros(int(step["target_branch"].max()) + 1, device=self.device)
-                    wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
-                    right, count = exact.get(name, (0, 0))
-                    exact[name] = right + int((wrong == 0).sum()), count + len(wrong)
+                    figures.add(name, out, batch["target_weight"], batch["target_branch"])
         self.model.train()
-        record = {"step": self.progress.step, "minutes": round(self.resumed_minutes + self.seconds / 60, 2)}
-        for group, values in sums.items():
-            right, count = exact[group]
-            record[group] = {**describe(values), "exact": round(right / max(count, 1), 4), "branches": count}
-        self.progress.history.append(record)
-        self.say(f"HELD OUT step {self.progress.step} " + " | ".join(f"{g}: {line(record[g])}" for g in sums))
+        return figures.describe()
+
+    def evaluate(self, what: str = "") -> float:
+        """Measures, logs and keeps the figures; returns the mean loss of answers over groups."""
+        found = self.measure()
+        record = {"step": self.progress.step, "minutes": round(self.schedule.minutes(self.seconds), 2)}
+        self.progress.history.append(record | ({"what": what} if what else {}) | found)
+        shown = " | ".join(f"{group}: {line(figures)}" for group, figures in found.items())
+        self.say(f"HELD OUT step {self.progress.step} {what}{': ' if what else ''}{shown}")
+        return sum(figures["answer"] for figures in found.values()) / max(len(found), 1)
+
+    # ---- the average ----
+
+    def gather(self, seconds: float) -> None:
+        """Takes the weights into the average now and then; when the last minutes begin, gives the model the average."""
+        if self.average is None:
+            return
+        if not self.schedule.settling(seconds):
+            if self.schedule.averaging(seconds, self.progress.step):
+                self.average.add()
+            return
+        if self.average.count:
+            share = 0.0
+            if self.replicas.first:
+                loss = lambda: self.evaluate("average")  # noqa: E731
+                share = self.average.best_share(self.args.start_shares, loss)
+            share = self.replicas.clock(share)
+            self.average.put(share)
+            self.replicas.align(self.model.state_dict().values())
+            self.say(f"the average of {self.average.count} weights, {share:g} of the start in it")
+            for tensor in self.optimizer.tensors().values():
+                tensor.zero_()
+            self.schedule.warm_up(self.progress.step)
+        self.average = None
 
     # ---- the loop ----
 
@@ -353,9 +365,11 @@ class Trainer:
                 with self.rounded_weights(now):
                     self.accumulate(sums)
                 self.replicas.sum_gradients(self.optimizer.parameters)
-                rate, shares = self.learning_rate(now), {"model.": self.text_rate(now)}
+                rate = self.schedule.learning_rate(now, self.progress.step)
+                shares = {"model.": self.schedule.text_rate(now)}
                 self.optimizer.step(rate, shares if self.base is not None else None)
             self.progress.step += 1
+            self.gather(now)
             if (self.progress.step - first) % args.log_every:
                 continue
             self.replicas.align(self.model.state_dict().values())
