@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+SETTLE_MINUTES, SETTLE_LR, LEAST_SETTLING = 3.0, 0.2, 0.5  # after a mean; the last checkpoint takes a part of them
 PACKED_BITS, PACKED_SHARE = 1.0, 0.3  # bits a channel of the codes that answers read; micro-batches where they do
 
 
@@ -75,34 +76,39 @@ def average_arguments(parser: argparse.ArgumentParser) -> None:
         "--average-every",
         type=int,
         default=0,
-        help="take the weights of every so many updates into an average, at a learning rate that does not fall, and "
-        "end the run from it (default 0: no average); an average is of one run, not of a chain",
+        help="take the weights of every so many updates into a mean, at a learning rate that stays constant, and go "
+        "on from the mean in the last minutes of the schedule (default 0: no mean); a mean is of one run: of a chain, "
+        "only the last one's",
     )
-    add(
-        "--average-from",
-        type=float,
-        default=0.0,
-        help="minutes of the schedule before weights are averaged (default 0)",
-    )
+    add("--average-from", type=float, help="minutes of the schedule before weights are averaged (default 0)")
     add(
         "--start-shares",
         type=share,
         nargs="+",
-        default=[0.0],
-        help="shares of the run's first weights that may go into the average; held-out batches choose (default 0)",
+        help="shares of the run's first weights that may be mixed into the mean; held-out batches choose (default 0)",
     )
     add(
         "--settle-minutes",
         type=float,
-        default=3.0,
-        help="minutes at the end of the schedule that start from the average (default 3)",
+        help=f"minutes at the end of the schedule that start from the mean (default {SETTLE_MINUTES:g})",
     )
     add(
         "--settle-lr",
         type=share,
-        default=0.2,
-        help="learning rate of these minutes at first, as a share of --lr; it falls to zero (default 0.2)",
+        help=f"learning rate when they begin, as a share of --lr; it falls to zero (default {SETTLE_LR:g})",
     )
+
+
+def complete_average(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Fills in what :func:`average_arguments` leaves open, and refuses options that would do nothing."""
+    defaults = dict(average_from=0.0, start_shares=[0.0], settle_minutes=SETTLE_MINUTES, settle_lr=SETTLE_LR)
+    given = [name for name in defaults if getattr(args, name) is not None]
+    if args.average_every < 0 or (given and not args.average_every):
+        parser.error("--average-from, --start-shares, --settle-minutes and --settle-lr need --average-every above 0")
+    for name in set(defaults) - set(given):
+        setattr(args, name, defaults[name])
+    if args.average_every and not LEAST_SETTLING < args.settle_minutes < args.total_minutes:
+        parser.error(f"--settle-minutes must be above {LEAST_SETTLING:g} and below --total-minutes")
 
 
 def packed_arguments(parser: argparse.ArgumentParser) -> None:
@@ -166,7 +172,12 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     )
     add("--lr", type=float, default=2.2e-3, help="peak learning rate of both optimisers (default 2.2e-3)")
     add("--warmup", type=int, default=50, help="updates of linear warm-up (default 50)")
-    add("--decay", type=float, default=0.6, help="last part of the schedule with linear decay to zero (default 0.6)")
+    add(
+        "--decay",
+        type=float,
+        default=0.6,
+        help="last part of the schedule with linear decay to zero (default 0.6; not used with --average-every)",
+    )
     add("--aux-weight", type=float, default=0.6, help="weight of the auxiliary character losses (default 0.6)")
     add("--audio-weight", type=float, default=1.0, help="weight of micro-batches of audio without pages (default 1)")
     add("--workers", type=int, default=12, help="data processes (default 12)")
@@ -204,6 +215,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     )
     args = parser.parse_args(arguments)
     complete_packed(parser, args)
+    complete_average(parser, args)
     args.state = args.state or args.out.with_name(args.out.name + "-state")
     on_gpu = args.device.startswith("cuda")
     args.compile = on_gpu if args.compile is None else args.compile

@@ -55,7 +55,12 @@ def coded_weights(folder: Path, step: float) -> dict[str, torch.Tensor]:
     tensors = stored_tensors(folder)
     if any(name.endswith(CODED) for name in tensors):
         return tensors
-    return code_weights(unpack_weights(tensors), step, (*EMBEDDINGS, *AUXILIARY))
+    return coded(unpack_weights(tensors), step)
+
+
+def coded(weights: dict[str, torch.Tensor], step: float) -> dict[str, torch.Tensor]:
+    """Weights in entropy-coded steps of `step`, those that are stored finer in half of it."""
+    return code_weights(weights, step, (*EMBEDDINGS, *AUXILIARY))
 
 
 def carried(weights: dict[str, torch.Tensor], packed: bool) -> dict[str, torch.Tensor]:

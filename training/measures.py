@@ -15,6 +15,7 @@ STATISTICS = (
     "distillation",
     "batches",
 )
+PACKED = ", packed"  # behind the name of a group whose answers read codes
 
 
 def step_statistics(out: dict[str, torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
@@ -59,6 +60,12 @@ class Figures:
             right, count = self.exact[group]
             found[group] = {**describe(values), "exact": round(right / max(count, 1), 4), "branches": count}
         return found
+
+
+def answer_loss(found: dict[str, dict[str, float]]) -> float:
+    """The mean loss of answers over groups, each counted once: what is read from codes as well is left out."""
+    losses = [figures["answer"] for group, figures in found.items() if not group.endswith(PACKED)]
+    return sum(losses) / max(len(losses), 1)
 
 
 def line(means: dict[str, float]) -> str:

@@ -48,11 +48,11 @@ class Replicas:
         if self.world > 1:
             dist.destroy_process_group()
 
-    def clock(self, seconds: float) -> float:
-        """The first process's `seconds`, so that all of them stop, and change their learning rate, together."""
+    def agree(self, number: float) -> float:
+        """The first process's `number`, such as its clock, so that all of them stop and change their rate together."""
         if self.world == 1:
-            return seconds
-        shared = torch.tensor(seconds, dtype=torch.float64)
+            return number
+        shared = torch.tensor(number, dtype=torch.float64)
         dist.broadcast(shared, 0)
         return float(shared)
 

@@ -1,4 +1,4 @@
-"""What of a run follows the minutes of its schedule: learning rates, rounding, the average."""
+"""Learning rates, rounding and averaging by elapsed minutes of the schedule."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ class Schedule:
     """The schedule of a chain of runs.
 
     Attributes:
-        warm_from, warm_steps: the update at which the learning rate begins to warm up, and how many take part.
+        warm_from, warm_steps: the update at which the learning rate begins to warm up, and over how many.
     """
 
     def __init__(self, args: argparse.Namespace, used: float, reserve: float) -> None:
         """`used`: minutes of the schedule before this run. `reserve`: seconds at its end without updates."""
-        self.args, self.used, self.total = args, used, args.total_minutes - reserve / 60
+        self.args, self.used, self.reserve = args, used, reserve / 60
         self.warm_from, self.warm_steps = 0, args.warmup
 
     def warm_up(self, step: int, steps: int = 30) -> None:
-        """Warms up from update `step` on, as where moments of the gradients are missing."""
+        """Warms up again from update `step` on, because the optimisers have lost their moments."""
         self.warm_from, self.warm_steps = step, steps
 
     def minutes(self, seconds: float) -> float:
@@ -30,22 +30,27 @@ class Schedule:
         return self.minutes(seconds) > self.args.total_minutes - minutes
 
     def settling(self, seconds: float) -> bool:
-        """Whether the minutes have begun that start from the run's average."""
+        """Whether the last `--settle-minutes` have begun, if there is an average."""
         return self.args.average_every > 0 and self.ending(seconds, self.args.settle_minutes)
 
     def averaging(self, seconds: float, step: int) -> bool:
         """Whether the weights of update `step` are part of the average."""
         return step % self.args.average_every == 0 and self.minutes(seconds) >= self.args.average_from
 
+    def left(self, seconds: float) -> float:
+        """Minutes in which there will be updates."""
+        return self.args.total_minutes - self.reserve - self.minutes(seconds)
+
     def learning_rate(self, seconds: float, step: int) -> float:
         """Warm-up, constant, linear decay over the last `--decay` of the total time; with an average, constant until
         the last `--settle-minutes`, in which `--settle-lr` of it decays.
         """
-        args, left = self.args, 1 - self.minutes(seconds) / self.total
-        decay, scale = args.decay, 1.0
-        if args.average_every:
-            decay, scale = (args.settle_minutes / self.total, args.settle_lr) if self.settling(seconds) else (0.0, 1.0)
-        scale *= min(1.0, max(left / decay, 0.005)) if decay else 1.0
+        args, falling, scale = self.args, self.args.decay * (self.args.total_minutes - self.reserve), 1.0
+        if self.settling(seconds):
+            falling, scale = args.settle_minutes - self.reserve, args.settle_lr
+        elif args.average_every:
+            falling = 0.0
+        scale *= min(1.0, max(self.left(seconds) / falling, 0.005)) if falling > 0 else 1.0
         return args.lr * scale * min(1.0, (step - self.warm_from + 1) / self.warm_steps)
 
     def text_rate(self, seconds: float) -> float:

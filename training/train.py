@@ -47,7 +47,7 @@ from training.checkpoints import CHECKPOINT, carried, load_weights, replaced, sp
 from training.distill import teacher_logits
 from training.graphs import Steps, cuda_capture
 from training.loader import Loader, ring_name, spec_group, to_device
-from training.measures import Figures, describe, line, step_statistics
+from training.measures import PACKED, Figures, answer_loss, describe, line, step_statistics
 from training.model import OmniModel
 from training.model_config import AUXILIARY, ModelConfig
 from training.optim import Optimizer
@@ -113,8 +113,9 @@ class Trainer:
             say=self.say,
         )  # fmt: skip
         self.replicas.align(self.model.state_dict().values())
+        # the auxiliary heads start from nothing and do not ship: a mean over their way would be of little use
         kept = (p for name, p in self.model.named_parameters() if not name.startswith(AUXILIARY))
-        self.average = Average(kept) if args.average_every else None
+        self.average = Average(kept, any(args.start_shares)) if args.average_every else None
         torch.manual_seed(args.seed * 1000 + self.progress.runs + 97 * self.replicas.rank)  # of the augmentation
         self.loader.start(self.device)
         self.held_out: list | None = None
@@ -247,7 +248,7 @@ class Trainer:
             inputs, chosen = self.rendered(batch, training=True), self.packed_choice.random() < self.args.packed_share
             if chosen and self.can_pack(spec):
                 inputs = self.from_codes(inputs)
-            group = spec_group(spec) + (", packed" if "packed" in inputs else "")
+            group = spec_group(spec) + (PACKED if "packed" in inputs else "")
             sums[group] = sums.get(group, 0) + self.steps.run(spec, inputs)
         self.steps.finish()
 
@@ -299,57 +300,55 @@ class Trainer:
 
     @torch.no_grad()
     @eager_token_functions()
-    def measure(self) -> dict[str, dict[str, float]]:
+    def measure(self, seconds: float) -> dict[str, dict[str, float]]:
         """Teacher-forced figures of held-out batches by group: losses, token accuracy, share of exact branches."""
         if self.held_out is None:
             self.held_out = self.loader.held_out()
         self.model.eval()
         figures = Figures()
-        with self.rounded_weights(self.seconds):  # late in the schedule: the weights that will be stored
+        with self.rounded_weights(seconds):  # late in the schedule: the weights that will be stored
             for spec, step in self.held_out:
                 batch, group = to_device(step, self.device), spec_group(spec)
                 inputs = self.rendered(batch, training=False)
                 readings = {group: inputs}
                 if self.can_pack(spec):
-                    readings[f"{group}, packed"] = self.from_codes(inputs)
+                    readings[f"{group}{PACKED}"] = self.from_codes(inputs)
                 for name, read in readings.items():
                     out = self.losses(read, training=False)
                     figures.add(name, out, batch["target_weight"], batch["target_branch"])
         self.model.train()
         return figures.describe()
 
-    def evaluate(self, what: str = "") -> float:
-        """Measures, logs and keeps the figures; returns the mean loss of answers over groups."""
-        found = self.measure()
-        record = {"step": self.progress.step, "minutes": round(self.schedule.minutes(self.seconds), 2)}
+    def evaluate(self, seconds: float, what: str = "") -> float:
+        """Measures, logs and keeps the figures; returns the mean loss of answers over groups that read no codes."""
+        found = self.measure(seconds)
+        record = {"step": self.progress.step, "minutes": round(self.schedule.minutes(seconds), 2)}
         self.progress.history.append(record | ({"what": what} if what else {}) | found)
         shown = " | ".join(f"{group}: {line(figures)}" for group, figures in found.items())
         self.say(f"HELD OUT step {self.progress.step} {what}{': ' if what else ''}{shown}")
-        return sum(figures["answer"] for figures in found.values()) / max(len(found), 1)
+        return answer_loss(found)
 
     # ---- the average ----
 
     def gather(self, seconds: float) -> None:
         """Takes the weights into the average now and then; when the last minutes begin, gives the model the average."""
-        if self.average is None:
+        average = self.average
+        if average is None or not self.schedule.settling(seconds):
+            if average is not None and self.schedule.averaging(seconds, self.progress.step):
+                average.add()
             return
-        if not self.schedule.settling(seconds):
-            if self.schedule.averaging(seconds, self.progress.step):
-                self.average.add()
-            return
-        if self.average.count:
-            share = 0.0
-            if self.replicas.first:
-                loss = lambda: self.evaluate("average")  # noqa: E731
-                share = self.average.best_share(self.args.start_shares, loss)
-            share = self.replicas.clock(share)
-            self.average.put(share)
-            self.replicas.align(self.model.state_dict().values())
-            self.say(f"the average of {self.average.count} weights, {share:g} of the start in it")
-            for tensor in self.optimizer.tensors().values():
-                tensor.zero_()
-            self.schedule.warm_up(self.progress.step)
         self.average = None
+        if not average.count:
+            self.say("the last minutes begin, and no weights were averaged: going on with those that there are")
+            return
+        name = f"the mean of {average.count} weights, {{:g}} of those at the start in it"
+        loss = lambda share: self.evaluate(seconds, name.format(share))  # noqa: E731
+        share = average.best_share(self.args.start_shares, loss) if self.replicas.first else 0.0
+        average.put(share := self.replicas.agree(share))
+        self.replicas.align(self.model.state_dict().values())
+        self.say(f"going on from {name.format(share)}")
+        torch._foreach_zero_(list(self.optimizer.tensors().values()))
+        self.schedule.warm_up(self.progress.step)
 
     # ---- the loop ----
 
@@ -360,7 +359,7 @@ class Trainer:
         sums: dict[str, torch.Tensor] = {}
         saved = measured = window = self.seconds
         waited, first = self.loader.waited, self.progress.step
-        while (now := self.replicas.clock(self.seconds)) < deadline and self.progress.step - first < args.steps:
+        while (now := self.replicas.agree(self.seconds)) < deadline and self.progress.step - first < args.steps:
             with self.profiled(first):
                 with self.rounded_weights(now):
                     self.accumulate(sums)
@@ -388,7 +387,7 @@ class Trainer:
                 self.save()
                 saved = self.seconds
             if self.seconds - measured > args.eval_minutes * 60:
-                self.evaluate()
+                self.evaluate(self.seconds)
                 measured = self.seconds
             window, waited = self.seconds, self.loader.waited
         self.end_profile()
@@ -397,7 +396,7 @@ class Trainer:
             return
         self.save()
         self.say(f"saved step {self.progress.step}, {self.progress.minutes:.2f} of {args.total_minutes:g} minutes")
-        self.evaluate()
+        self.evaluate(self.seconds)
         history = json.dumps(asdict(self.progress), indent=1)
         for folder in (args.out, args.state):
             (folder / "progress.json").write_text(history)

@@ -111,10 +111,14 @@ def test_the_held_out_scores_are_of_the_weights_that_ship():
 def test_what_the_card_says_beside_its_tables():
     sets, said = evaluation()["sets"], " ".join(CARD.split())
     exact = {name: short(sets[name]["exact_match"]) for name in ("pages2-8", "unseen", "office")}
-    assert f"Of 48 questions about documents of 2-8 pages it answers {exact['pages2-8']} exactly" in said
+    asked = {name: sets[name]["n"] for name in exact}
+    assert (
+        f"Of {asked['pages2-8']} questions about documents of 2-8 pages it answers {exact['pages2-8']} exactly" in said
+    )
     assert f"of 32 pages have a median character error rate of {short(sets['transcription']['cer_median'])}." in said
+    assert f"Of {asked['unseen']} questions about written-out documents that training never meets" in said
     assert f"(the set `unseen`) it answers {exact['unseen']} exactly" in said
-    assert f"generated pages of an office {exact['office']}, ANLS" in said
+    assert f"of {asked['office']} about generated pages of an office {exact['office']}, ANLS" in said
     mean, median = (short(blind("blind_office")[f"{name},none"]) for name in ("cer", "cer_median"))
     assert f"a mean character error rate of {mean} beside the median of {median}" in said
     charts = json.loads((ROOT / "training/results/held_charts.json").read_text(encoding="utf-8"))["charts"]

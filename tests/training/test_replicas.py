@@ -25,7 +25,7 @@ layers = torch.nn.ModuleList(torch.nn.Linear(2, 2, bias=False) for _ in range(3)
 x = torch.full((1, 2), 1.0 + replicas.rank)
 (layers[0](x).sum() + (layers[1](x).sum() if replicas.rank else 0)).backward()
 replicas.sum_gradients(list(layers.parameters()))
-clock = replicas.clock(5.0 + replicas.rank)
+clock = replicas.agree(5.0 + replicas.rank)
 replicas.align(layers.state_dict().values())
 gradients = [None if p.grad is None else p.grad.tolist() for p in layers.parameters()]
 replicas.disconnect()
@@ -71,7 +71,7 @@ def test_a_process_alone_does_nothing(monkeypatch):
     replicas.connect()
     replicas.disconnect()
     replicas.sum_gradients(list(layer.parameters()))
-    assert replicas.first and replicas.clock(3.0) == 3.0 and layer.weight.grad is None
+    assert replicas.first and replicas.agree(3.0) == 3.0 and layer.weight.grad is None
     assert replicas.device("cpu") == torch.device("cpu")
 
 
