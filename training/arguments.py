@@ -135,6 +135,25 @@ def complete_packed(parser: argparse.ArgumentParser, args: argparse.Namespace) -
     args.packed_share = PACKED_SHARE if args.packed_share is None else args.packed_share
 
 
+def log_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is shown, measured and saved on the way."""
+    add = parser.add_argument
+    add(
+        "--profile",
+        type=int,
+        nargs=2,
+        metavar=("FIRST", "COUNT"),
+        help="record COUNT updates after FIRST and print the kernels that take longest",
+    )
+    add("--log-every", type=int, default=50, help="updates between log lines (default 50)")
+    add(
+        "--eval-minutes", type=float, default=2.5, help="minutes between measurements on held-out batches (default 2.5)"
+    )
+    add(
+        "--save-minutes", type=float, default=4.0, help="minutes between checkpoints (default 4; always one at the end)"
+    )
+
+
 def parse_arguments(arguments: list[str] | None = None, description: str | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m training.train", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -199,20 +218,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         default=None,
         help="capture steps as CUDA graphs, except those with recordings (default: on CUDA)",
     )
-    add(
-        "--profile",
-        type=int,
-        nargs=2,
-        metavar=("FIRST", "COUNT"),
-        help="record COUNT updates after FIRST and print the kernels that take longest",
-    )
-    add("--log-every", type=int, default=50, help="updates between log lines (default 50)")
-    add(
-        "--eval-minutes", type=float, default=2.5, help="minutes between measurements on held-out batches (default 2.5)"
-    )
-    add(
-        "--save-minutes", type=float, default=4.0, help="minutes between checkpoints (default 4; always one at the end)"
-    )
+    log_arguments(parser)
     args = parser.parse_args(arguments)
     complete_packed(parser, args)
     complete_average(parser, args)
