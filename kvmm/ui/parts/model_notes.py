@@ -16,7 +16,7 @@ NOT_MEASURED = "not measured for this model"
 _SCOPES = {
     OFFICE_MODEL: (
         "office-omni is small. It is for letters, minutes, receipts, forms, timetables, notices and voice memos "
-        "of up to 30 seconds, and gets three in ten answers wrong. For charts or videos, start the app with a larger "
+        "of up to 30 seconds, and gets one answer in four wrong. For charts or videos, start the app with a larger "
         "model."
     ),
     TINY_MODEL: (
