@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-SETTLE_MINUTES, SETTLE_LR, LEAST_SETTLING = 3.0, 0.2, 0.5  # after a mean; the last checkpoint takes a part of them
+SETTLE_MINUTES, SETTLE_LR = 3.0, 0.2  # after a mean
+LEAST_SETTLING = 1.0  # minutes: held-out batches, and on a GPU the last checkpoint, take a part of them
 PACKED_BITS, PACKED_SHARE = 1.0, 0.3  # bits a channel of the codes that answers read; micro-batches where they do
 
 
@@ -107,8 +108,12 @@ def complete_average(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         parser.error("--average-from, --start-shares, --settle-minutes and --settle-lr need --average-every above 0")
     for name in set(defaults) - set(given):
         setattr(args, name, defaults[name])
-    if args.average_every and not LEAST_SETTLING < args.settle_minutes < args.total_minutes:
-        parser.error(f"--settle-minutes must be above {LEAST_SETTLING:g} and below --total-minutes")
+    if not args.average_every:
+        return
+    if not LEAST_SETTLING <= args.settle_minutes < args.total_minutes:
+        parser.error(f"--settle-minutes must be at least {LEAST_SETTLING:g} and below --total-minutes")
+    if not 0 <= args.average_from < args.total_minutes - args.settle_minutes:
+        parser.error("--average-from must be at least 0 and before the last --settle-minutes")
 
 
 def packed_arguments(parser: argparse.ArgumentParser) -> None:

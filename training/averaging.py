@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from kvmm.models.packed_weights import PACKED_FILE, load_packed, save_packed
 from training.arguments import step_share
 from training.checkpoints import coded
-from training.smollm2.folder import TOKENIZER
+from training.smollm2.folder import CONFIG, TOKENIZER
 
 SETTINGS = ("*config.json", "tokenizer.json", "*.jinja")  # files that a mean has from its first model
 
@@ -100,13 +100,17 @@ def write_mean(folders: Sequence[Path], out: Path, step: float) -> Path:
     Raises:
         ValueError: a model is not complete, they do not fit together, or `out` is one of them.
     """
-    for path in (folder / name for folder in folders for name in (PACKED_FILE, TOKENIZER)):
+    same = (CONFIG, TOKENIZER)
+    for path in (folder / name for folder in folders for name in (PACKED_FILE, *same)):
         if not path.is_file():
             raise ValueError(f"{path} is missing: name folders of training.export --step")
+    if out.is_file():
+        raise ValueError(f"--out {out} is a file: name a folder")
     if out.resolve() in [folder.resolve() for folder in folders]:
         raise ValueError(f"--out {out} is one of the models: choose another folder")
-    if len({(folder / TOKENIZER).read_bytes() for folder in folders}) > 1:
-        raise ValueError("models with different tokenizers have no mean")
+    for name in same:
+        if len({(folder / name).read_bytes() for folder in folders}) > 1:
+            raise ValueError(f"models with different {name} have no mean")
     mean = mean_weights([load_packed(folder) for folder in folders])
     out.mkdir(parents=True, exist_ok=True)
     for file in (file for pattern in SETTINGS for file in folders[0].glob(pattern)):

@@ -113,7 +113,7 @@ class Trainer:
             say=self.say,
         )  # fmt: skip
         self.replicas.align(self.model.state_dict().values())
-        # the auxiliary heads start from nothing and do not ship: a mean over their way would be of little use
+        # without the auxiliary heads, which start from nothing and do not ship
         kept = (p for name, p in self.model.named_parameters() if not name.startswith(AUXILIARY))
         self.average = Average(kept, any(args.start_shares)) if args.average_every else None
         torch.manual_seed(args.seed * 1000 + self.progress.runs + 97 * self.replicas.rank)  # of the augmentation
@@ -332,8 +332,7 @@ class Trainer:
 
     def gather(self, seconds: float) -> None:
         """Takes the weights into the average now and then; when the last minutes begin, gives the model the average."""
-        average = self.average
-        if average is None or not self.schedule.settling(seconds):
+        if (average := self.average) is None or not self.schedule.settling(seconds):
             if average is not None and self.schedule.averaging(seconds, self.progress.step):
                 average.add()
             return
@@ -391,6 +390,8 @@ class Trainer:
                 measured = self.seconds
             window, waited = self.seconds, self.loader.waited
         self.end_profile()
+        if self.average is not None and self.average.count:
+            self.say(f"ended before its last minutes: the mean of {self.average.count} weights is not used")
         self.replicas.disconnect()
         if not self.replicas.first:
             return

@@ -11,6 +11,7 @@ import pytest
 from kvmm.models import load_model
 from kvmm.models.loading import EMBEDDED_MODELS, assets_folder, embedded_models
 from kvmm.models.packed_weights import PACKED_FILE
+from kvmm.ui.parts.model_notes import scope_html
 from tests.docs.pages import ROOT, text_of
 
 FOLDER = ROOT / "assets/office-omni"
@@ -132,7 +133,7 @@ def test_what_the_page_of_models_says():
     ours, other = (short(one["anls,none"]) for one in scores)
     assert f"an ANLS of {ours} where `tiny-omni` reaches {other}" in said
     assert abs(scores[0]["exact_match,none"] - 0.75) < 0.02
-    for page in (said, " ".join(text_of("README.md").split())):
+    for page in (said, " ".join(text_of("README.md").split()), scope_html("office-omni")):
         assert "gets one answer in four wrong" in page
     heard, unheard = (short(one["wer,none"]) for one in scores)
     assert f"word error rate of {heard} (`tiny-omni`: {unheard})" in said

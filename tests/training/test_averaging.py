@@ -17,6 +17,7 @@ from torch import nn
 from kvmm.models.packed_weights import code_weights, load_packed, save_packed
 from training.arguments import parse_arguments
 from training.averaging import Average, mean_weights, write_mean
+from training.measures import answer_loss
 from training.optim import Optimizer
 from training.replicas import Replicas
 from training.schedule import Schedule
@@ -73,6 +74,12 @@ def test_share_with_the_least_loss_is_chosen():
     assert len(told) == 3  # nothing to choose, nothing measured
 
 
+def test_loss_that_chooses_counts_every_group_once():
+    found = {"page": {"answer": 0.2}, "page, packed": {"answer": 9.0}, "text": {"answer": 0.4}}
+    assert answer_loss(found) == pytest.approx(0.3)
+    assert answer_loss({}) == 0.0
+
+
 def test_mean_of_models():
     first, second = {"w": torch.ones(2, 2)}, {"w": torch.full((2, 2), 3.0, dtype=torch.bfloat16)}
     torch.testing.assert_close(mean_weights([first, second]), {"w": torch.full((2, 2), 2.0)})
@@ -98,8 +105,10 @@ def test_learning_rate_stays_until_the_run_settles():
     [
         (("--start-shares", "0.5"), "need --average-every"),
         (("--average-every", "-1"), "need --average-every"),
-        (("--average-every", "1", "--settle-minutes", "0.2"), "--settle-minutes must be above"),
-        (("--average-every", "1", "--settle-minutes", "11"), "--settle-minutes must be above"),
+        (("--average-every", "1", "--settle-minutes", "0.9"), "--settle-minutes must be at least"),
+        (("--average-every", "1", "--settle-minutes", "11"), "--settle-minutes must be at least"),
+        (("--average-every", "1", "--average-from", "7"), "--average-from must be"),
+        (("--average-every", "1", "--average-from", "-1"), "--average-from must be"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(options, message, capsys):
@@ -232,8 +241,9 @@ def test_models_that_do_not_fit_are_one_line(tmp_path):
     models = [str(stored(tmp_path / "a", 1.0)), str(stored(tmp_path / "b", 3.0, tokenizer="other"))]
     for folders, message in (
         ([models[0], str(tmp_path)], "is missing"),
-        (models, "different tokenizers"),
+        (models, "different tokenizer.json"),
         ([models[0], models[0], "--out", models[0]], "is one of the models"),
+        ([models[0], models[0], "--out", str(tmp_path / "a" / CONFIG)], "is a file"),
     ):
         command = [sys.executable, "-m", "training.averaging", "--out", str(tmp_path / "x"), *folders]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
