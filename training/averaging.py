@@ -30,7 +30,7 @@ from training.arguments import step_share
 from training.checkpoints import coded
 from training.smollm2.folder import CONFIG, TOKENIZER
 
-SETTINGS = ("*config.json", "tokenizer.json", "*.jinja")  # files that a mean has from its first model
+SETTINGS = ("*config.json", TOKENIZER, "*.jinja")  # files that a mean has from its first model
 
 
 class Average:
