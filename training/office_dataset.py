@@ -30,7 +30,7 @@ from training.utterances.memos import written_memo
 
 CHART_SHARE = 0.12  # of pages: charts, beside those that the kinds' weights bring
 CHARTS = "plot plot_series subject_chart series_chart chart chart_table small_charts figure_page".split()
-OFFICE_SHARE = 0.75  # of the other pages; the rest are those of `training.pages`
+OFFICE_SHARE = 0.65  # of the other pages; the rest are those of `training.pages`
 ALOUD_SHARE, SHORT_ALOUD_SHARE = 0.34, 0.45  # of recordings, and of those up to six seconds: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
@@ -85,8 +85,8 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
     (OfficeSpec("text", 31, 0, 756, 532, 0, 0, 1152), 0.28),
     (OfficeSpec("pages", 8, 2, 924, 644, 0, 0, 2432), 0.03),
-    *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
-    *((OfficeSpec(*dataclasses.astuple(s)), 1.4 * share) for s, share in FIRST_SPECS if s.frames and not s.pages),
+    *((OfficeSpec(*dataclasses.astuple(s)), 0.7 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
+    *((OfficeSpec(*dataclasses.astuple(s)), 1.6 * share) for s, share in FIRST_SPECS if s.frames and not s.pages),
 ]
 
 

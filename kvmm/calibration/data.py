@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,11 @@ class SiteSamples:
     covariance: torch.Tensor
     importance: torch.Tensor | None
     query_moment: torch.Tensor | None
+
+    def to(self, device: torch.device | str) -> SiteSamples:
+        """The same samples on ``device``."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: t.to(device) for name, t in moved.items() if isinstance(t, torch.Tensor)})
 
 
 def site_name(codec: str, layer: int, side: str, modality: int) -> str:

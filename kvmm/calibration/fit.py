@@ -148,7 +148,7 @@ def calibrate(
         TAU: search_tau(model, processor, examples),
         "versions": {package: version(package) for package in ("torch", "transformers")},
     }
-    found = Calibration(model_fingerprint(model), fit_codecs(samples), metadata)
+    found = Calibration(model_fingerprint(model), fit_codecs(samples, device=model.device), metadata)
     if not refine_steps:
         yield found
         return
@@ -217,14 +217,23 @@ def search_tau(model: Any, processor: Any, examples: Sequence[Example]) -> dict[
 
 
 def fit_codecs(
-    samples: Mapping[tuple[int, str, int], SiteSamples], codecs: Sequence[str] | None = None
+    samples: Mapping[tuple[int, str, int], SiteSamples],
+    codecs: Sequence[str] | None = None,
+    device: torch.device | str = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """What codecs (default: all that are registered) make of every site: the tensors of a calibration file."""
+    """What codecs make of every site: the tensors of a calibration file, on the CPU.
+
+    Args:
+        samples: as :meth:`kvmm.calibration.collect.Collector.samples` returns them.
+        codecs: default is all that are registered.
+        device: fits there; k-means of many codebooks takes seconds a site on one core.
+    """
     tensors = {}
-    for codec in codecs or codec_names():
-        for (layer, side, modality), site in samples.items():
+    for (layer, side, modality), site in samples.items():
+        site = site.to(device)
+        for codec in codecs or codec_names():
             for name, tensor in codec_class(codec).fit(site).items():
-                tensors[site_name(codec, layer, side, modality) + name] = tensor
+                tensors[site_name(codec, layer, side, modality) + name] = tensor.cpu()
     return tensors
 
 

@@ -138,7 +138,7 @@ def kmeans(
     iterations: int = 20,
     seed: int = 0,
 ) -> torch.Tensor:
-    """Codebooks by k-means, several at once; the same result on every run.
+    """Codebooks by k-means, several at once; on a CPU the same result on every run (a GPU adds in any order).
 
     Args:
         x: float ``[M, n, g]``, the vectors of ``M`` codebooks.
