@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import DynamicCache
 
 from kvmm import KVMMCache, KVMMError, get_policy
 from kvmm.calibration import FILE_NAME, Calibration, model_fingerprint, read_calibration
+from kvmm.calibration.choose import without_gradients
 from kvmm.calibration.collect import Collector, output_moment
 from kvmm.calibration.fit import fit_codecs
 from kvmm.codecs import Site, build_codec
@@ -104,6 +106,16 @@ def test_without_gradients(collected):
     assert all(site.query_moment is not None for site in samples.values())
     assert any(name.startswith("rd.") for name in fit_codecs(samples, ["rd"]))
     assert all(p.requires_grad for p in model.parameters())
+
+
+def test_samples_move_as_a_whole(collected):
+    """Codecs fit themselves where the model is: nothing may stay behind."""
+    _, collector = collected
+    for site in collector.samples().values():
+        there = site.to("meta")
+        tensors = [getattr(there, f.name) for f in fields(there) if f.name != "side"]
+        assert there.side == site.side and {t.device.type for t in tensors} == {"meta"}
+        assert without_gradients({0: site})[0].to("meta").importance is None
 
 
 def test_output_moment_is_of_the_heads_that_read(collected):
