@@ -25,7 +25,7 @@ from kvmm.eval.run.runner import answer_samples
 from kvmm.memory_text import PACKED, WHOLE, bits_text, memory_text, ratio_text
 from kvmm.models import Conversation, load_model
 from kvmm.models.caches import resolve_policies
-from kvmm.models.loading import _cpu_multiplies_bfloat16
+from kvmm.models.loading import cpu_multiplies_bfloat16
 from kvmm.policy.costs import bits_of, plain_cost
 from kvmm.ui.api import _result
 from kvmm.ui.chat.session import Session, UserMessage
@@ -42,7 +42,7 @@ POLICIES = ("balanced", "kivi2", "bf16")
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def loaded(request):
-    if request.param == "bfloat16" and not _cpu_multiplies_bfloat16():
+    if request.param == "bfloat16" and not cpu_multiplies_bfloat16():
         pytest.skip("this CPU emulates bfloat16, which takes minutes, and load_model takes float32 on it")
     torch.set_num_threads(1)
     return load_model(device="cpu", dtype=request.param)

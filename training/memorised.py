@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvmm.models.loading import cpu_multiplies_bfloat16
 from training.base import Base
 from training.evaluate import file_hash
 from training.finish import WEIGHTS
@@ -41,7 +42,7 @@ def measure(model: OmniModel, sequences: int, held: bool, seed: int) -> dict[str
         pages = [text_page(r, spec, held, KIND) for _ in range(count)]
         step = index_step(make_tokens(r, replace(spec, sequences=count), pages, held=True), branches=True)
         batch = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in step.items()}
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=cpu_multiplies_bfloat16()):
             out = model(batch, None, None)
         figures.add(KIND, out, batch["target_weight"], batch["target_branch"])
     found = figures.describe()[KIND]
@@ -68,6 +69,7 @@ def main() -> None:
         "what": "answers about documents of training (met; with fresh blanks) and held-out ones, read as texts",
         "command": f"python -m training.memorised --model {args.model} --sequences {args.sequences} --seed {args.seed}",
         "model_sha256": file_hash(args.model / WEIGHTS[0]),
+        "dtype": "bfloat16" if cpu_multiplies_bfloat16() else "float32",
         "torch": torch.__version__,
         "documents": found,
     }

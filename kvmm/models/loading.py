@@ -165,14 +165,14 @@ def _resolve_dtype(dtype: str | torch.dtype | None, folder: Path, device: torch.
         return _DTYPES[dtype]
     if device.type != "cpu":
         return torch.bfloat16
-    if _cpu_multiplies_bfloat16():
+    if cpu_multiplies_bfloat16():
         return torch.bfloat16
     # Emulated bfloat16 is slow, so float32 wherever it fits.
     needed = _parameters(folder) * torch.float32.itemsize * MEMORY_HEADROOM
     return torch.float32 if needed <= free_bytes(device) else torch.bfloat16
 
 
-def _cpu_multiplies_bfloat16() -> bool:
+def cpu_multiplies_bfloat16() -> bool:
     """Whether this CPU has bfloat16 instructions: a prompt is then read about a third faster than in float32."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in checks)

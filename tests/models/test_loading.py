@@ -169,7 +169,7 @@ def test_a_calibration_is_no_weights():
 
 def test_dtype(folder, monkeypatch):
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(loading, "_cpu_multiplies_bfloat16", lambda native=native: native)
+        monkeypatch.setattr(loading, "cpu_multiplies_bfloat16", lambda native=native: native)
         assert load_model(folder, device="cpu")[0].dtype == expected
     assert load_model(folder, device="cpu", dtype="float16")[0].dtype == torch.float16
     with pytest.raises(KVMMError, match="not a dtype"):
