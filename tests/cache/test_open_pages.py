@@ -47,7 +47,8 @@ def test_sixteen_tokens_at_a_time_go_into_one_page():
 
 
 def rd(**fields) -> KVPolicy:
-    return get_policy("rd2", **{**FIELDS, **fields})
+    """Exact tokens stay in the model's dtype: where it is float32, those that waited would be rounded before packing."""
+    return get_policy("rd2", **{**FIELDS, "exact_dtype": "model", **fields})
 
 
 def forced(model, cache: KVMMCache, count: int, first: int = 0) -> KVMMCache:
