@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kvmm.analysis import compare_methods, measure_errors, measure_scores, record_norms
 from kvmm.media import load_media
 from kvmm.models import Conversation, load_model
@@ -19,6 +21,11 @@ from kvmm.samples import SAMPLES, load_samples
 from kvmm.ui.worked import PATH, WorkedSample, write
 
 POLICY = "balanced"
+
+
+def load() -> tuple[Any, Any]:
+    """The model and its processor, in the dtype whose norms are alike on all machines."""
+    return load_model(TINY_MODEL, device="cpu", dtype=torch.float32)
 
 
 def measure(model: Any, processor: Any, policies: list[str] | None = None) -> WorkedSample:
@@ -51,7 +58,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=PATH)
     parser.add_argument("--policies", nargs="+", help="of the methods; default: all presets")
     options = parser.parse_args()
-    sample = measure(*load_model(TINY_MODEL, device="cpu"), options.policies)
+    sample = measure(*load(), options.policies)
     write(sample, options.output)
     print(f"{options.output}: {options.output.stat().st_size / 1024:.0f} KiB, {len(sample.methods.rows)} methods")
 

@@ -31,7 +31,7 @@ from kvmm.models.confidence import Confidence, ConfidenceMap, LogprobRecorder
 from kvmm.models.pieces import Piece
 from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
 from kvmm.models.prompting import Prompt, eos_token_ids
-from kvmm.models.reading import on_device, read_piece
+from kvmm.models.reading import logits_of, on_device, read_piece
 from kvmm.models.sampling import GREEDY, Sampler, SamplerProcessor, Sampling
 from kvmm.models.speculative import DraftedSteps, Drafter, Speculation
 from kvmm.models.text import TextStream
@@ -300,22 +300,23 @@ class Worker(threading.Thread):
         pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
         stopping = [_StopOnEvent(self.stop), *([] if self.text is None else [_StopOnText(self.text)])]
         processors = [one for one in (self._recorder, self.sampler) if one is not None]  # the recorder sees all logits
-        self.model.generate(
-            **prompt.inputs,
-            **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
-            **places,
-            past_key_values=self.cache,
-            max_new_tokens=self.max_new_tokens,
-            do_sample=False,
-            num_beams=1,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            pad_token_id=pad,
-            streamer=_Tokens(self),
-            stopping_criteria=StoppingCriteriaList(stopping),
-            logits_processor=LogitsProcessorList(processors),
-        )
+        with logits_of(self.model, 1):  # generate itself asks for no more where a model can be asked
+            self.model.generate(
+                **prompt.inputs,
+                **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
+                **places,
+                past_key_values=self.cache,
+                max_new_tokens=self.max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                pad_token_id=pad,
+                streamer=_Tokens(self),
+                stopping_criteria=StoppingCriteriaList(stopping),
+                logits_processor=LogitsProcessorList(processors),
+            )
 
     def _speculate(self, logits: torch.Tensor, places: dict[str, torch.Tensor]) -> None:
         """Generate by drafts, after a prompt that has been read; ``logits`` ``[1, V]`` are of its last token."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -30,16 +31,15 @@ def read_piece(
         places: ``position_ids`` of at least all tokens up to its end, or nothing.
 
     Returns:
-        logits ``[1, n, V]``, of the last token alone where the model can leave the others out.
+        logits ``[1, 1, V]`` of the last token.
     """
     start, end = piece.start, piece.end
     inputs = {name: value[:, start:end] for name, value in prompt.inputs.items()}
     inputs["attention_mask"] = prompt.inputs["attention_mask"][:, :end]
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        inputs["logits_to_keep"] = 1
     places = {name: value[..., start:end] for name, value in places.items()}
     media = on_device(model, piece.inputs)
-    output = model(**inputs, **media, **places, past_key_values=cache, use_cache=True, return_dict=True)
+    with logits_of(model, 1) as keep:
+        output = model(**inputs, **media, **places, **keep, past_key_values=cache, use_cache=True, return_dict=True)
     return output.logits
 
 
@@ -68,16 +68,39 @@ def read_pieces(
     places = [one[..., piece.start : piece.end] for one, piece in zip(positions, pieces, strict=True)]
     counts = [piece.count for piece in pieces]
     last = torch.tensor(counts).cumsum(0) - 1  # indexes on any device: a model may be spread over several
-    shortens = "logits_to_keep" in inspect.signature(model.forward).parameters
-    output = model(
-        input_ids=torch.cat(ids, 1),
-        position_ids=torch.cat(places, -1),
-        past_key_values=CacheBatch(caches, counts=counts),
-        use_cache=True,
-        return_dict=True,
-        **({"logits_to_keep": last} if shortens else {}),
-    )
-    return output.logits[0] if shortens else output.logits[0, last]
+    with logits_of(model, last) as keep:
+        output = model(
+            input_ids=torch.cat(ids, 1),
+            position_ids=torch.cat(places, -1),
+            past_key_values=CacheBatch(caches, counts=counts),
+            use_cache=True,
+            return_dict=True,
+            **keep,
+        )
+    return output.logits[0]
+
+
+@contextlib.contextmanager
+def logits_of(model: PreTrainedModel, tokens: int | torch.Tensor) -> Iterator[dict[str, Any]]:
+    """Have calls make logits of a few tokens: of a long prompt all of them are larger than its cache.
+
+    Args:
+        model: of which nobody else makes a call meanwhile.
+        tokens: how many at the end, or indexes int64 ``[n]``.
+
+    Yields:
+        arguments for the calls: ``logits_to_keep``, or nothing for a model whose forward has none (Qwen-Omni's
+        thinkers), which get fewer hidden states before their output embeddings.
+    """
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        yield {"logits_to_keep": tokens}
+        return
+    kept = slice(-tokens, None) if isinstance(tokens, int) else tokens
+    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0][:, kept], *inputs[1:]))
+    try:
+        yield {}
+    finally:
+        hook.remove()
 
 
 def on_device(model: PreTrainedModel, media: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

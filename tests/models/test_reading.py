@@ -68,7 +68,7 @@ def test_pieces_give_what_one_piece_gives(family, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("shortens", [True, False])
 def test_pieces_of_several_prompts_give_the_logits_behind_each(shortens, monkeypatch):
-    """Whether or not the model can leave out the logits of other tokens."""
+    """Whether or not the model's forward takes how many logits to make: it never makes those of other tokens."""
     model, generator = tiny.build("qwen2_vl"), torch.Generator().manual_seed(0)
     ids = [torch.randint(40, 60, (1, length), generator=generator) for length in (30, 12, 45)]
     prompts = [Prompt({"input_ids": row, "attention_mask": torch.ones_like(row)}, {}, row, {}) for row in ids]
@@ -82,6 +82,8 @@ def test_pieces_of_several_prompts_give_the_logits_behind_each(shortens, monkeyp
 
         monkeypatch.setattr(model, "forward", forward)
     alone, together = ([KVMMCache.for_model(model, "bf16") for _ in ids] for _ in range(2))
+    made = []
+    model.get_output_embeddings().register_forward_hook(lambda head, inputs, logits: made.append(logits.shape[1]))
     with torch.no_grad():
         for k in range(2):
             pieces = [Piece(end[k - 1] if k else 0, end[k]) for end in ends]
@@ -90,6 +92,8 @@ def test_pieces_of_several_prompts_give_the_logits_behind_each(shortens, monkeyp
             expected = torch.cat([read_piece(model, *one)[:, -1] for one in each])
             found = read_pieces(model, together, prompts, pieces, positions)
             torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
+    assert made == [1, 1, 1, 3] * 2
+    assert not model.get_output_embeddings()._forward_pre_hooks
 
 
 def test_no_medium_is_in_two_pieces_and_none_has_a_single_token():
@@ -120,6 +124,18 @@ def test_pages_are_told_and_read_one_by_one(omni, invoice, receipt, tone, monkey
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] > 0.6
     assert seen[-1].reading is None and seen[-1].text
     assert {reading.pages for progress in later if (reading := progress.reading)} == {0}
+
+
+def test_a_prompt_makes_logits_of_its_last_token_alone(omni, tone):
+    """Also with a Qwen-Omni, whose forward has no argument for it."""
+    model, processor = omni
+    made, head = [], model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda head, inputs, logits: made.append(logits.shape[1]))
+    try:
+        *_, last = Conversation(model, processor, "bf16").ask("What is said?", [tone], max_new_tokens=4)
+    finally:
+        hook.remove()
+    assert made == [1] * last.tokens and not head._forward_pre_hooks
 
 
 @pytest.fixture

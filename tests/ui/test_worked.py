@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.worked_sample import measure
+from benchmarks.worked_sample import load, measure
 from kvmm.models.conversation import model_lock
 from kvmm.policy import policies
 from kvmm.ui.tabs import errors, methods, norms
@@ -57,9 +57,9 @@ def go_to(page, tab: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def now(model_and_processor):
+def now():
     """The sample as the code measures it now, with two methods of all."""
-    return measure(*model_and_processor, ["balanced", "bf16"])
+    return measure(*load(), ["balanced", "bf16"])
 
 
 def test_a_sample_is_read_as_it_was_written(now, tmp_path):
@@ -76,9 +76,9 @@ def test_the_committed_sample_is_what_the_code_measures(now):
     sample = worked_sample()
     assert PATH.stat().st_size < 2**20
     assert (sample.question, sample.answer, sample.file) == (now.question, now.answer, now.file)
-    np.testing.assert_allclose(sample.norms.key, now.norms.key, rtol=0.1)  # in bfloat16, on another machine
-    np.testing.assert_allclose(
-        sample.errors.of("balanced").key.by_layer(), now.errors.of("balanced").key.by_layer(), rtol=0.1
+    np.testing.assert_allclose(sample.norms.key, now.norms.key, rtol=1e-3)
+    np.testing.assert_allclose(  # between two levels another machine may take the other one
+        sample.errors.of("balanced").key.by_layer(), now.errors.of("balanced").key.by_layer(), rtol=1e-2
     )
     stored = {row.policy: row for row in sample.methods.rows}
     assert set(stored) == set(policies())

@@ -1,7 +1,8 @@
-"""Attention of a prompt by C for processors with dot products of bfloat16 pairs (AVX512_BF16).
+"""Attention of a prompt by C: of bfloat16 for processors with dot products of its pairs (AVX512_BF16), of float32 for
+those with vectors of 256 bits (AVX2 with FMA).
 
-torch's own attention multiplies bfloat16 fast only where a processor has a matrix unit (AMX). The library is compiled
-once a machine (:mod:`kvmm.kernels.build`).
+torch's own attention multiplies bfloat16 fast only where a processor has a matrix unit (AMX), and reads all keys where a
+causal prompt goes on. The library is compiled once a machine (:mod:`kvmm.kernels.build`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ import torch
 
 from kvmm.kernels import build
 
-SOURCE = build.Source("prompt", Path(__file__).with_name("attention.c"), build.vectors_header)
+_FOLDER = Path(__file__).parent
+_ALGORITHM = "flash.h"
+_NUMBERS = {torch.float32: 0, torch.bfloat16: 2}  # as attention.c counts dtypes
+
+
+def _headers() -> dict[str, str]:
+    return build.vectors_header() | {_ALGORITHM: (_FOLDER / _ALGORITHM).read_text(encoding="utf-8")}
+
+
+SOURCE = build.Source("prompt", _FOLDER / "attention.c", _headers)
 DIMS = (32, 64, 80, 96, 128)
 FEWEST = 64  # queries: for fewer, bringing keys into order is not worth it
 
@@ -45,12 +55,19 @@ def library() -> Any:
         return None
     with _lock:
         found = build.first_loaded(SOURCE)
-    if found is None or not found.kvmm_prompt_available():
+    if found is None:
         return None
     for function in (found.kvmm_prompt_order, found.kvmm_prompt_attend):
-        function.argtypes, function.restype = (ctypes.POINTER(_Call), ctypes.c_int64, ctypes.c_int64), None
+        function.argtypes, function.restype = (ctypes.POINTER(_Call), *[ctypes.c_int64] * 3), None
+    found.kvmm_prompt_takes.argtypes = (ctypes.c_int64,)
     found.kvmm_prompt_block.restype = ctypes.c_int64
-    return found
+    return found if any(map(found.kvmm_prompt_takes, _NUMBERS.values())) else None
+
+
+def dtypes() -> tuple[torch.dtype, ...]:
+    """What the library multiplies on this processor; nothing where there is none."""
+    found = library()
+    return () if found is None else tuple(dtype for dtype, n in _NUMBERS.items() if found.kvmm_prompt_takes(n))
 
 
 def _has_matrix_unit() -> bool:
@@ -59,7 +76,7 @@ def _has_matrix_unit() -> bool:
 
 def takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> bool:
     """Whether the library takes a call; arguments as of :func:`kvmm.kernels.prompt_attention.prompt_attention`."""
-    if any(x.device.type != "cpu" or x.dtype != torch.bfloat16 or x.dim() != 4 for x in (query, key, value)):
+    if any(x.device.type != "cpu" or x.dtype != query.dtype or x.dim() != 4 for x in (query, key, value)):
         return False
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         return False
@@ -68,7 +85,7 @@ def takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: b
     same = key.shape == value.shape and key.shape[0] == query.shape[0] and key.shape[3] == query.shape[3]
     if not same or query.shape[1] % key.shape[1] or key.shape[2] < (query.shape[2] if causal else 1):
         return False
-    return not torch.compiler.is_compiling() and library() is not None
+    return not torch.compiler.is_compiling() and query.dtype in dtypes()
 
 
 def prompt_attention(
@@ -79,8 +96,8 @@ def prompt_attention(
     kv_heads, tokens = key.shape[1:3]
     block = kernels.kvmm_prompt_block()
     room = batch * kv_heads * (-(-tokens // block) * block) * dim
-    keys, values = (torch.empty(room, dtype=torch.bfloat16) for _ in range(2))
-    out = torch.empty(batch, queries, heads, dim, dtype=torch.bfloat16)
+    keys, values = (torch.empty(room, dtype=query.dtype) for _ in range(2))
+    out = torch.empty(batch, queries, heads, dim, dtype=query.dtype)
     call = _Call(
         *(x.data_ptr() for x in (query, key, value, out, keys, values)),
         *(batch, heads, kv_heads, queries, tokens, dim),
@@ -88,18 +105,19 @@ def prompt_attention(
         int(causal),
         scaling,
     )
-    _on_threads(kernels.kvmm_prompt_order, call, batch * kv_heads)
-    _on_threads(kernels.kvmm_prompt_attend, call, batch * heads * queries)
+    number = _NUMBERS[query.dtype]
+    _on_threads(kernels.kvmm_prompt_order, call, number, batch * kv_heads)
+    _on_threads(kernels.kvmm_prompt_attend, call, number, batch * heads * queries)
     return out
 
 
-def _on_threads(function: Callable[..., None], call: _Call, most: int) -> None:
+def _on_threads(function: Callable[..., None], call: _Call, number: int, most: int) -> None:
     """Have as many threads as torch uses take turns, ``most`` at most."""
     threads = min(torch.get_num_threads(), most)
     if threads < 2:
-        function(ctypes.byref(call), 0, 1)
+        function(ctypes.byref(call), number, 0, 1)
         return
-    list(_pool(threads).map(lambda index: function(ctypes.byref(call), index, threads), range(threads)))
+    list(_pool(threads).map(lambda index: function(ctypes.byref(call), number, index, threads), range(threads)))
 
 
 @lru_cache(maxsize=4)
