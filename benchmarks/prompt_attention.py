@@ -1,15 +1,17 @@
-"""Attention of a prompt on a CPU in bfloat16: the C library beside torch's SDPA, in turn in one process.
+"""Attention of a prompt on a CPU: the C library beside torch's SDPA, in turn in one process.
 
     python -m benchmarks.prompt_attention [--threads 2] [--rounds 7]
 
-Shapes are those of office-omni: a page of 3908 patches before its vision tower, and causal prompts of one page and of
-four before its text tower. ``ratio`` is the median over rounds of what torch takes in what the library takes, and
-``flops`` counts the two products of the keys that are seen. Distances are from float64, relative.
+In each dtype that the library multiplies on this processor. Shapes are those of office-omni: a page of 3908 patches
+before its vision tower, and causal prompts of one page and of four before its text tower, the fourth page also behind
+the other three. ``ratio`` is the median over rounds of what torch takes in what the library takes, and ``flops`` counts
+the two products of the keys that are seen. Distances are from float64, relative.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -26,19 +28,21 @@ from kvmm.kernels.prompt_attention import native, reference
 
 @dataclass(frozen=True)
 class Shape:
-    """Heads, KV heads, tokens, channels a head, and whether a query sees earlier tokens only."""
+    """Heads, KV heads, tokens, channels a head, whether a query sees earlier tokens only, and tokens without one."""
 
     heads: int
     kv_heads: int
     tokens: int
     dim: int
     causal: bool
+    before: int = 0
 
 
 SHAPES = {
     "patches of a page": Shape(4, 4, 3908, 64, False),
     "prompt of a page": Shape(9, 3, 977, 64, True),
     "prompt of four pages": Shape(9, 3, 3885, 64, True),
+    "fourth page behind three": Shape(9, 3, 3885, 64, True, 2914),
 }
 SIDES: dict[str, Callable[..., torch.Tensor]] = {
     "library": native.prompt_attention,
@@ -58,18 +62,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_common_options(parser, "prompt_attention")
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
-    if native.library() is None:
-        raise KVMMError("This needs a C compiler and a processor with AVX512_BF16 and without AMX.")
+    if not native.dtypes():
+        raise KVMMError(
+            "This needs a C compiler and a processor with AVX2 and no AVX512, or with AVX512_BF16 and no AMX."
+        )
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads)
     report = Report("prompt_attention", given, options)
-    for name, shape in SHAPES.items():
-        row: dict[str, Any] = {"name": name, **vars(shape)}
+    for dtype, (name, shape) in itertools.product(native.dtypes(), SHAPES.items()):
+        named = str(dtype).removeprefix("torch.")
+        row: dict[str, Any] = {"name": f"{name}, {named}", "dtype": named, **vars(shape)}
         with report.guarded(row):
-            heads, kv_heads, tokens, dim, causal = astuple(shape)
-            tokens = 200 if options.smoke else tokens
-            query = torch.randn(1, tokens, heads, dim, dtype=torch.bfloat16).transpose(1, 2)
-            key, value = (torch.randn(1, kv_heads, tokens, dim, dtype=torch.bfloat16) for _ in range(2))
+            heads, kv_heads, tokens, dim, causal, before = astuple(shape)
+            if options.smoke:
+                tokens, before = 200, min(before, 100)
+            query = torch.randn(1, tokens - before, heads, dim, dtype=dtype).transpose(1, 2)
+            key, value = (torch.randn(1, kv_heads, tokens, dim, dtype=dtype) for _ in range(2))
             row |= measure(query, key, value, causal, options.rounds)
     keys = ("library_ms", "torch_ms", "ratio", "library_gflops", "library_distance", "torch_distance")
     table(("row", *keys), [[row["name"], *(row.get(key) for key in keys)] for row in report.rows])
@@ -78,10 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def measure(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, rounds: int) -> dict[str, Any]:
     """What one row says."""
-    heads, tokens, dim = query.shape[1:]
+    heads, queries, dim = query.shape[1:]
     call = (query, key, value, dim**-0.5, causal)
     seconds = [{side: _seconds(function, call) for side, function in SIDES.items()} for _ in range(rounds + 1)][1:]
-    products = 4 * heads * tokens * dim * ((tokens + 1) / 2 if causal else tokens)
+    products = 4 * heads * queries * dim * (key.shape[2] - (queries - 1) / 2 if causal else key.shape[2])
     row = {f"{side}_ms": 1e3 * statistics.median(one[side] for one in seconds) for side in SIDES}
     row |= {f"{side}_gflops": products / row[f"{side}_ms"] / 1e6 for side in SIDES}
     row["ratio"] = statistics.median(one["torch"] / one["library"] for one in seconds)

@@ -109,7 +109,7 @@ def _read_prompt(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA, ``own``, of a model; a prompt in bfloat16 on a CPU goes through :mod:`kvmm.kernels.prompt_attention`, which
+    """SDPA, ``own``, of a model; a prompt on a CPU goes through :mod:`kvmm.kernels.prompt_attention`, which
     computes the same, where that is faster."""
     if not args and not kwargs.get("dropout") and not any(kwargs.get(name) is not None for name in _NOT_PLAIN):
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

@@ -47,7 +47,7 @@ def test_sixteen_tokens_at_a_time_go_into_one_page():
 
 
 def rd(**fields) -> KVPolicy:
-    """Exact tokens stay in the model's dtype: where it is float32, those that waited would be rounded before packing."""
+    """Exact tokens stay in the model's dtype: in float32 those that wait would be rounded before packing."""
     return get_policy("rd2", **{**FIELDS, "exact_dtype": "model", **fields})
 
 

@@ -1,4 +1,4 @@
-"""Attention of a prompt over exact keys and values: C on a CPU with dot products of bfloat16, torch elsewhere."""
+"""Attention of a prompt over exact keys and values: C on some CPUs (:mod:`.native`), torch elsewhere."""
 
 from __future__ import annotations
 

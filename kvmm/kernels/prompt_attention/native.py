@@ -1,16 +1,14 @@
 """Attention of a prompt by C: of bfloat16 for processors with dot products of its pairs (AVX512_BF16), of float32 for
 those with vectors of 256 bits (AVX2 with FMA).
 
-torch's own attention multiplies bfloat16 fast only where a processor has a matrix unit (AMX), and reads all keys where a
-causal prompt goes on. The library is compiled once a machine (:mod:`kvmm.kernels.build`).
+torch's own attention multiplies bfloat16 fast only where a processor has a matrix unit (AMX), and where a causal prompt
+goes on it reads all keys, those after a query too. The library is compiled once a machine (:mod:`kvmm.kernels.build`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import torch
 
 from kvmm.kernels import build
+from kvmm.kernels.threads import on_threads
 
 _FOLDER = Path(__file__).parent
 _ALGORITHM = "flash.h"
@@ -105,21 +104,7 @@ def prompt_attention(
         int(causal),
         scaling,
     )
-    number = _NUMBERS[query.dtype]
-    _on_threads(kernels.kvmm_prompt_order, call, number, batch * kv_heads)
-    _on_threads(kernels.kvmm_prompt_attend, call, number, batch * heads * queries)
+    number, given = _NUMBERS[query.dtype], ctypes.byref(call)
+    on_threads(lambda index, count: kernels.kvmm_prompt_order(given, number, index, count))
+    on_threads(lambda index, count: kernels.kvmm_prompt_attend(given, number, index, count))
     return out
-
-
-def _on_threads(function: Callable[..., None], call: _Call, number: int, most: int) -> None:
-    """Have as many threads as torch uses take turns, ``most`` at most."""
-    threads = min(torch.get_num_threads(), most)
-    if threads < 2:
-        function(ctypes.byref(call), number, 0, 1)
-        return
-    list(_pool(threads).map(lambda index: function(ctypes.byref(call), number, index, threads), range(threads)))
-
-
-@lru_cache(maxsize=4)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="kvmm-prompt")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from kvmm.kernels import build
 from kvmm.kernels.attention.backends.cpu.structs import DTYPES, dtypes_text
 from kvmm.kernels.attention.structs import FLOAT, INT64, Member, Struct, header, pointer
 from kvmm.kernels.slots.format import SlotFormat, SlotSide
+from kvmm.kernels.threads import in_parts
 
 HEADER = "slots.h"
 MAX_NEW = 8  # new tokens of a sequence; for more, matrix products over unpacked codes are faster
@@ -178,7 +178,7 @@ class NativeSlots:
         described, function = ctypes.byref(self._described(cache)), library().write
         pointers = (key.data_ptr(), value.data_ptr(), slots.data_ptr())
         work = key.numel() * self.form.key.dim
-        _in_parts(lambda first, last: function(described, *pointers, first, last), len(slots), work)
+        _shared(lambda first, last: function(described, *pointers, first, last), len(slots), work)
 
     def attend(
         self,
@@ -217,27 +217,17 @@ class NativeSlots:
         given = ctypes.byref(call)
         work = rows.read * query.shape[1] * query.shape[2]
         pairs = len(rows.token) * self.form.key.heads
-        _in_parts(lambda first, last: function(described, given, first, last), pairs, work)
+        _shared(lambda first, last: function(described, given, first, last), pairs, work)
         return out
 
 
-def _in_parts(function: Callable[[int, int], int], count: int, work: int) -> None:
+def _shared(function: Callable[[int, int], int], count: int, work: int) -> None:
     """Call a function of ``first`` and ``last`` on threads, if there is enough work for them."""
-    threads = min(torch.get_num_threads(), count)
-    if threads < 2 or work < _SHARED_WORK:
-        failed = function(0, count)
-    else:
-        edges = [count * i // threads for i in range(threads + 1)]
-        failed = max(_pool(threads).map(function, edges[:-1], edges[1:]))
+    failed = function(0, count) if count == 1 or work < _SHARED_WORK else max(in_parts(function, count))
     if failed == 1:
         raise MemoryError("not enough memory for attention over slots")
     if failed:
         raise IndexError("the cache has no such block")
-
-
-@lru_cache(maxsize=4)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="kvmm-slots")
 
 
 __all__ = ["MAX_NEW", "SOURCE", "NativeSlots", "Rows", "library"]

@@ -12,7 +12,6 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +37,7 @@ from kvmm.kernels.attention.backends.cpu.structs import (
 from kvmm.kernels.attention.call import AttentionCall, KVSegment
 from kvmm.kernels.attention.format import FLOATS, DenseFormat, PackedFormat, mismatch
 from kvmm.kernels.attention.merge import AttentionState
+from kvmm.kernels.threads import in_parts
 
 SOURCE = build.Source(
     "decode", Path(__file__).with_name("attention.c"), lambda: {HEADER: header_text(), **build.vectors_header()}
@@ -237,18 +237,11 @@ def _attend(call: AttentionCall, segments: Sequence[KVSegment], lse: torch.Tenso
     c_call.segments = ctypes.addressof(described)
     if call.residual_length is not None:
         c_call.residual_length = call.residual_length.data_ptr()
-    pairs, threads = batch * heads, torch.get_num_threads()
-    if threads == 1 or pairs == 1 or work < _SHARED_WORK:
-        failed = function(ctypes.byref(c_call), 0, pairs)
+    pairs, given = batch * heads, ctypes.byref(c_call)
+    if pairs == 1 or work < _SHARED_WORK:
+        failed = function(given, 0, pairs)
     else:
-        edges = [pairs * i // min(threads, pairs) for i in range(min(threads, pairs) + 1)]
-        ranges = range(len(edges) - 1)
-        failed = any(_pool(threads).map(lambda i: function(ctypes.byref(c_call), edges[i], edges[i + 1]), ranges))
+        failed = any(in_parts(lambda first, last: function(given, first, last), pairs))
     if failed:
         raise MemoryError("not enough memory for a decode step")
     return out
-
-
-@lru_cache(maxsize=4)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="kvmm-decode")
