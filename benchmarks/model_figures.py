@@ -15,25 +15,30 @@ RESULTS = Path(__file__).resolve().parent / "results"
 BLIND = ("blind/results.json", "blind_office/results.json")
 PACKED = ("blind/results.json", "blind_office_packed/results.json")
 POLICIES = ("balanced", "small")
-LATENCY = "embedded_models.json"
+LATENCY = ("embedded_models.json", "embedded_models_float32.json")  # with and without bfloat16 instructions
 
 
 def gather() -> dict[str, Any]:
     """``models {folder name: figures}``: ANLS and exact match of the blind set in full precision, seconds, and ANLS and
     bits per value of the whole cache with packed pages.
     """
-    times = {row["name"]: row for row in json.loads((RESULTS / LATENCY).read_text(encoding="utf-8"))["results"]}
+    times = [
+        {row["name"]: row for row in json.loads((RESULTS / file).read_text(encoding="utf-8"))["results"]}
+        for file in LATENCY
+    ]
     models = {}
     for name, packed in zip(BLIND, PACKED, strict=True):
         run, other = (json.loads((RESULTS / file).read_text(encoding="utf-8")) for file in (name, packed))
-        scores, time = run["results"]["blind_bf16"], times[run["model_name"]]
+        scores, rows = run["results"]["blind_bf16"], [one[run["model_name"]] for one in times]
         models[run["model_name"]] = {
             "questions": scores["samples"],
             "anls": round(scores["anls,none"], 4),
             "memo_exact_match": round(scores["memo_exact_match,none"], 4),
-            "first_token_seconds": {"1": time["1_page_first_token_seconds"], "4": time["4_pages_first_token_seconds"]},
-            "policy": time["policy"],
-            "dtype": time["dtype"],
+            "first_token_seconds": {
+                row["dtype"]: {"1": row["1_page_first_token_seconds"], "4": row["4_pages_first_token_seconds"]}
+                for row in rows
+            },
+            "policy": rows[0]["policy"],
             "packed": {
                 policy: {
                     "anls": round(found["anls,none"], 4),
@@ -44,7 +49,7 @@ def gather() -> dict[str, Any]:
         }
     return {
         "command": "python -m benchmarks.model_figures",
-        "source": [f"benchmarks/results/{name}" for name in dict.fromkeys((*BLIND, *PACKED, LATENCY))],
+        "source": [f"benchmarks/results/{name}" for name in dict.fromkeys((*BLIND, *PACKED, *LATENCY))],
         "models": models,
     }
 

@@ -17,6 +17,7 @@ from kvmm.models.loading import EMBEDDED_MODELS, OFFICE_MODEL, TINY_MODEL, asset
 from kvmm.policy.costs import plain_cost, short_cost
 from kvmm.ui import Models, build_demo, launch_options
 from kvmm.ui.chat.session import Session, UserMessage
+from kvmm.ui.parts import model_notes
 from kvmm.ui.parts.model_notes import FIGURES_PATH, NOT_MEASURED, has_policy_figures, model_html, scope_html
 from kvmm.ui.parts.sidebar import policy_choices, policy_html, policy_legend
 from kvmm.ui.settings import Settings
@@ -27,12 +28,16 @@ OTHER = "three layers"  # nothing was measured of it
 LAYERS = 3
 
 
-def test_the_figures_are_those_of_the_results():
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_figures_are_those_of_the_results(dtype, monkeypatch):
+    """The seconds are those of a processor like this one."""
+    monkeypatch.setattr(model_notes, "cpu_multiplies_bfloat16", lambda: dtype == "bfloat16")
     written = json.loads(FIGURES_PATH.read_text(encoding="utf-8"))
     assert written == gather() and written["models"].keys() == set(EMBEDDED_MODELS)
     for name, found in written["models"].items():
         assert f"{found['anls']:.2f} of 1" in model_html(name) and NOT_MEASURED not in model_html(name)
-        assert f"{found['first_token_seconds']['4']:.1f} s after four" in model_html(name)
+        assert f"{found['first_token_seconds'][dtype]['4']:.1f} s after four" in model_html(name)
+        assert ("no bfloat16 instructions" in model_html(name)) == (dtype == "float32")
         for policy in ("balanced", "small"):
             one = found["packed"][policy]
             assert f"{policy} {one['anls']:.2f} ({one['bits_per_value']:.1f} bits)" in model_html(name)

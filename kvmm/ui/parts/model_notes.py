@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.models.confidence import FILE_NAME
-from kvmm.models.loading import EMBEDDED_MODELS, OFFICE_MODEL, TINY_MODEL, assets_folder
+from kvmm.models.loading import (
+    EMBEDDED_MODELS,
+    OFFICE_MODEL,
+    TINY_MODEL,
+    assets_folder,
+    cpu_multiplies_bfloat16,
+)
 
 FIGURES_PATH = Path(__file__).parents[1] / "model_figures.json"  # written by benchmarks/model_figures.py
 NOT_MEASURED = "not measured for this model"
@@ -52,7 +58,7 @@ def _figures() -> dict[str, Any]:
 
 
 def model_html(model: str | None, *, remote: bool = False) -> str:
-    """How often a model is right and how long it takes, as far as that was measured.
+    """How often a model is right and how long it takes on a processor like this one, as far as that was measured.
 
     Args:
         model: the name that the app shows.
@@ -61,7 +67,9 @@ def model_html(model: str | None, *, remote: bool = False) -> str:
     found = None if remote else _figures().get(model)
     if found is None:
         return f'<div class="policy-line">Accuracy and speed: {NOT_MEASURED}.</div>'
-    seconds = found["first_token_seconds"]
+    dtype = "bfloat16" if cpu_multiplies_bfloat16() else "float32"
+    seconds = found["first_token_seconds"][dtype]
+    beside = "" if dtype == "bfloat16" else ", in float32, as this processor has no bfloat16 instructions"
     packed = ", ".join(
         f"{policy} {one['anls']:.2f} ({one['bits_per_value']:.1f} bits)" for policy, one in found["packed"].items()
     )
@@ -70,7 +78,7 @@ def model_html(model: str | None, *, remote: bool = False) -> str:
         f"voice memos: {found['memo_exact_match']:.0%} right. First token {seconds['1']:.1f} s after a page, "
         f"{seconds['4']:.1f} s after four.</span> <small>Full precision; documents with {packed} of the whole cache. "
         f"{found['questions']} questions written without sight of the training data; seconds on two cores, policy "
-        f"{found['policy']}.</small></div>"
+        f"{found['policy']}{beside}.</small></div>"
     )
 
 
