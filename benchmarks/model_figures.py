@@ -30,6 +30,7 @@ def gather() -> dict[str, Any]:
     for name, packed in zip(BLIND, PACKED, strict=True):
         run, other = (json.loads((RESULTS / file).read_text(encoding="utf-8")) for file in (name, packed))
         scores, rows = run["results"]["blind_bf16"], [one[run["model_name"]] for one in times]
+        assert len({row["policy"] for row in rows}) == 1 and len({row["dtype"] for row in rows}) == len(rows)
         models[run["model_name"]] = {
             "questions": scores["samples"],
             "anls": round(scores["anls,none"], 4),

@@ -7,63 +7,90 @@ share the cores with them: on two cores attention of a prompt took up to 1.7 tim
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
-_Part = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+from kvmm.kernels import build
+
+SOURCE = build.Source("threads", Path(__file__).with_name("threads.c"))
+
+_lock = threading.Lock()
 
 
-def on_threads(function: Callable[[int, int], Any]) -> list[Any]:
-    """Call ``function(index, count)`` once on each of ``count`` threads, at most as many as torch uses.
+class _Task(ctypes.Structure):
+    """``Task`` of ``threads.c``."""
+
+    _fields_ = [
+        ("work", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "step", "next", "failed")),
+    ]
+
+
+def in_parts(function: Any, given: ctypes.Structure, count: int, step: int | None = None) -> int:
+    """Have torch's threads call a C function ``int (const void *given, int64_t first, int64_t last)``.
+
+    No Python runs on them, and a signal's exception waits until all have ended, as they read and write what is given.
+
+    Args:
+        function: of a library loaded with ctypes; it returns 0, or a positive number if it failed.
+        given: the structure whose address every call gets.
+        count: parts of the work, which calls share.
+        step: parts of a call; None for as many as make one call a thread.
 
     Returns:
-        what the calls return, in the order of their indexes.
-
-    Raises:
-        whatever a call does, once all have ended.
+        the largest number that a call returned; where it is not 0, some parts may not have been worked on.
     """
     threads = torch.get_num_threads()
-    if threads == 1:
-        return [function(0, 1)]
+    step = -(-count // threads) if step is None else step
+    take = _take_parts() if threads > 1 and count > step else None
+    if take is None:
+        return function(ctypes.byref(given), 0, count)
+    task = _Task(ctypes.cast(function, ctypes.c_void_p).value, ctypes.addressof(given), count, step)
     team = _team()
-    if team is None:
-        return list(_pool(threads).map(lambda index: function(index, threads), range(threads)))
-    results: dict[int, Any] = {}
-    errors: list[BaseException] = []
-
-    def part(_: None) -> None:
-        try:
-            index, count = team.omp_get_thread_num(), team.omp_get_num_threads()
-            results[index] = function(index, count)
-        except BaseException as error:  # a callback of C has nobody to raise it to
-            errors.append(error)
-
-    team.GOMP_parallel(_Part(part), None, threads, 0)
-    if errors:
-        raise errors[0]
-    return [results[index] for index in sorted(results)]
+    if team is not None:
+        # the whole team, also for fewer parts: GNU's library ends the threads that a smaller one leaves out
+        team(ctypes.cast(take, ctypes.c_void_p), ctypes.byref(task), threads, 0)
+    else:
+        _wait([_pool(threads).submit(take, ctypes.byref(task)) for _ in range(threads)])
+    return task.failed
 
 
-def in_parts(function: Callable[[int, int], Any], count: int) -> list[Any]:
-    """Call ``function(first, last)`` for parts of ``range(count)`` on threads, as :func:`on_threads` does."""
-    return on_threads(lambda index, threads: function(count * index // threads, count * (index + 1) // threads))
+def _wait(futures: list[Future]) -> None:
+    """Until all have ended, whatever is raised here meanwhile."""
+    try:
+        wait(futures)
+    finally:
+        while not all(future.done() for future in futures):
+            wait(futures)
+
+
+@lru_cache(maxsize=1)
+def _take_parts() -> Any:
+    """``kvmm_take_parts``, or None without a C compiler."""
+    with _lock:
+        library = build.first_loaded(SOURCE)
+    if library is None:
+        return None
+    library.kvmm_take_parts.argtypes, library.kvmm_take_parts.restype = (ctypes.c_void_p,), None
+    return library.kvmm_take_parts
 
 
 @lru_cache(maxsize=1)
 def _team() -> Any:
-    """The OpenMP library that torch has loaded, or None where it has another one than GNU's."""
+    """``GOMP_parallel`` of the OpenMP library that torch has loaded, or None where none has it or shows it to all."""
     try:
-        library = ctypes.CDLL(None)
-        library.GOMP_parallel.argtypes = (_Part, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-        library.GOMP_parallel.restype = None
-        library.omp_get_thread_num.argtypes = library.omp_get_num_threads.argtypes = ()
+        parallel = ctypes.CDLL(None).GOMP_parallel
     except (AttributeError, OSError, TypeError):  # TypeError: Windows opens no library without a name
         return None
-    return library
+    parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    parallel.restype = None
+    return parallel
 
 
 @lru_cache(maxsize=4)

@@ -21,6 +21,7 @@ from kvmm.modality import placeholder_ids
 from kvmm.models.caches import DYNAMIC, copy_cache, new_cache
 from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.models.prompting import document_length, encode_question, first_tokens, is_per_token
+from kvmm.models.reading import logits_of
 from kvmm.policy import KVPolicy
 
 
@@ -56,7 +57,8 @@ class Document:
 
     @torch.no_grad()
     def _read(self, cache: Cache) -> Cache:
-        self.model(**self._head, position_ids=self._positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        with logits_of(self.model, 1) as keep:
+            self.model(**self._head, position_ids=self._positions, past_key_values=cache, use_cache=True, **keep)
         return cache
 
     def cache(self, policy: str | KVPolicy) -> Cache:

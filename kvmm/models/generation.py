@@ -299,8 +299,8 @@ class Worker(threading.Thread):
         prompt, config = self.prompt, self.model.generation_config
         pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
         stopping = [_StopOnEvent(self.stop), *([] if self.text is None else [_StopOnText(self.text)])]
-        processors = [one for one in (self._recorder, self.sampler) if one is not None]  # the recorder sees all logits
-        with logits_of(self.model, 1):  # generate itself asks for no more where a model can be asked
+        processors = [one for one in (self._recorder, self.sampler) if one is not None]  # records, then changes
+        with logits_of(self.model, 1):  # generate passes logits_to_keep itself where there is one
             self.model.generate(
                 **prompt.inputs,
                 **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
@@ -344,7 +344,7 @@ class Worker(threading.Thread):
             self.key_norms.crop(self.cache.get_seq_length())
 
     def _read(self, piece: Piece, places: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Forward a piece; its logits. Without drafts ``generate`` reads the prompt's last one."""
+        """Forward a piece; the logits of its last token. Without drafts ``generate`` reads the prompt's last one."""
         if self.stop.is_set():
             raise Stopped
         return read_piece(self.model, self.cache, self.prompt, piece, places)

@@ -173,7 +173,7 @@ def _resolve_dtype(dtype: str | torch.dtype | None, folder: Path, device: torch.
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether this CPU has bfloat16 instructions: a prompt is then read about a third faster than in float32."""
+    """Whether this CPU has bfloat16 instructions; without them it is emulated, and slower than float32."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
 

@@ -40,7 +40,7 @@ def read_piece(
     media = on_device(model, piece.inputs)
     with logits_of(model, 1) as keep:
         output = model(**inputs, **media, **places, **keep, past_key_values=cache, use_cache=True, return_dict=True)
-    return output.logits
+    return output.logits[:, -1:]
 
 
 def read_pieces(
@@ -77,26 +77,32 @@ def read_pieces(
             return_dict=True,
             **keep,
         )
-    return output.logits[0]
+    logits = output.logits[0]
+    return logits if len(logits) == len(last) else logits[last]
 
 
 @contextlib.contextmanager
 def logits_of(model: PreTrainedModel, tokens: int | torch.Tensor) -> Iterator[dict[str, Any]]:
-    """Have calls make logits of a few tokens: of a long prompt all of them are larger than its cache.
+    """Within it calls make logits of a few tokens alone: those of a whole prompt may take more memory than its cache.
 
     Args:
-        model: of which nobody else makes a call meanwhile.
+        model: of which nobody else makes a call meanwhile (:data:`kvmm.models.conversation.model_lock`).
         tokens: how many at the end, or indexes int64 ``[n]``.
 
     Yields:
         arguments for the calls: ``logits_to_keep``, or nothing for a model whose forward has none (Qwen-Omni's
-        thinkers), which get fewer hidden states before their output embeddings.
+        thinkers, Qwen2-Audio), whose output embeddings get fewer hidden states. One without such a module makes all.
     """
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         yield {"logits_to_keep": tokens}
         return
+    head = model.get_output_embeddings()
+    if head is None:
+        yield {}
+        return
     kept = slice(-tokens, None) if isinstance(tokens, int) else tokens
-    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0][:, kept], *inputs[1:]))
+    # before other hooks: one may spread hidden states over devices
+    hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0][:, kept], *inputs[1:]), prepend=True)
     try:
         yield {}
     finally:
@@ -109,4 +115,4 @@ def on_device(model: PreTrainedModel, media: dict[str, torch.Tensor]) -> dict[st
     return {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
 
 
-__all__ = ["on_device", "read_piece", "read_pieces"]
+__all__ = ["logits_of", "on_device", "read_piece", "read_pieces"]

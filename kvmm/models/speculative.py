@@ -28,6 +28,7 @@ from kvmm.models.confidence import LogprobRecorder
 from kvmm.models.loading import load_model
 from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.models.prompting import eos_token_ids, is_per_token
+from kvmm.models.reading import logits_of
 from kvmm.models.sampling import GREEDY, Sampling
 
 NO_DRAFTS = "Drafts are checked against the most likely tokens: leave temperature and logprobs out, or the drafts."
@@ -115,7 +116,8 @@ class DraftModel:
         new = ids[same:]
         while len(draft) < most:
             tokens = torch.tensor([new], device=self.model.device)
-            logits = self.model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits
+            with logits_of(self.model, 1) as keep:
+                logits = self.model(input_ids=tokens, past_key_values=self._cache, use_cache=True, **keep).logits
             new = [int(logits[0, -1].argmax())]
             draft += new
         self._ids = ids + draft[:-1]

@@ -136,10 +136,12 @@ def test_what_is_said_of_prompts_on_a_cpu():
     ]
     assert f"comes {first[0]:.1f} seconds after a page and {first[1]:.1f} after four" in said
     older = {name.removesuffix(", float32"): row["ratio"] for name, row in results("prompt_attention_float32").items()}
-    assert f"{older['patches of a page']:.1f} times as fast as torch's SDPA for the patches of a page" in said
-    assert f"{older['prompt of a page']:.1f} times for a page in front of the text tower or behind three" in said
-    assert round(older["fourth page behind three"], 1) == round(older["prompt of a page"], 1)
+    assert f"{older['patches of a page']:.1f} times as fast for the patches of a page" in said
+    assert f"{older['prompt of a page']:.1f} times for a page in front of the text tower" in said
+    assert f"{older['fourth page behind three']:.1f} behind three others" in said
     assert f"{older['prompt of four pages']:.1f} times for four pages at once" in said
+    rows = results("prompt_attention_float32").values()
+    assert all(row["library_distance"] < 1.1 * row["torch_distance"] for row in rows)
     slow = results("embedded_models_float32")["office-omni"]
     first = [slow[f"{pages}_first_token_seconds"] for pages in ("1_page", "4_pages")]
     assert f"comes {first[0]:.1f} seconds after a page and {first[1]:.1f} after four" in said

@@ -23,6 +23,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvmm.errors import KVMMError
 from kvmm.models.positions import kept_rope_deltas
+from kvmm.models.reading import logits_of
 
 NAME = "kvmm-observed"  # must not contain "flash": transformers reads that as FlashAttention
 QUERY_BLOCK = 256  # queries a block: at 32K tokens a block's mask is 8 MiB, 32 MiB as the floats SDPA makes of it
@@ -193,8 +194,8 @@ def observe(model: nn.Module, inputs: Mapping[str, Any], observer: Observer) -> 
     with kept_rope_deltas(model), _implementation(model, NAME):
         token = _OBSERVER.set((observer, cache))
         try:
-            with suppress(Enough):
-                model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            with suppress(Enough), logits_of(model, 1) as keep:
+                model(**inputs, past_key_values=cache, use_cache=True, **keep)
         finally:
             _OBSERVER.reset(token)
 

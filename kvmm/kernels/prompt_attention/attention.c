@@ -1,5 +1,5 @@
-/* Attention of a whole prompt over exact keys and values: of bfloat16 by dot products of pairs (AVX512_BF16), of float32
- * where vectors are of 256 bits (AVX2 with FMA). flash.h has the algorithm; here is what differs.
+/* Attention of a whole prompt over exact keys and values: of bfloat16 by dot products of pairs (AVX512_BF16), of
+ * float32 where vectors are of 256 bits (AVX2 with FMA). flash.h has the algorithm; here is what differs.
  */
 enum { F32, F16, BF16 };
 #include <math.h>
@@ -10,7 +10,7 @@ typedef struct {
     const void *query, *key, *value; /* [B, H, T, D], channels contiguous */
     void *out;                       /* [B, T, H, D], contiguous */
     void *keys, *values;             /* room for the ordered ones, whole blocks of tokens */
-    int64_t batch, heads, kv_heads, queries, tokens, dim;
+    int64_t dtype, batch, heads, kv_heads, queries, tokens, dim;
     int64_t query_steps[3], key_steps[3], value_steps[3]; /* of sequences, heads and tokens, in numbers */
     int64_t causal;
     double scale;
@@ -22,6 +22,16 @@ typedef struct {
 #define MAX_DIM 128
 
 int64_t kvmm_prompt_block(void) { return BLOCK; }
+
+/* How many parts `kvmm_prompt_attend` has. */
+int64_t kvmm_prompt_parts(const Call *c) { return c->batch * c->heads * ((c->queries + ROWS - 1) / ROWS); }
+
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#define TAKES_BF16 1
+#elif defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__)
+#define TAKES_F32 1
+#endif
+#if TAKES_BF16 || TAKES_F32
 
 static int64_t padded(const Call *c) { return (c->tokens + BLOCK - 1) / BLOCK * BLOCK; }
 
@@ -40,7 +50,9 @@ static float largest(const float *x, int64_t count) {
     return found;
 }
 
-#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#endif
+
+#if TAKES_BF16
 #include <immintrin.h>
 
 #define NAME(x) x##_bf16
@@ -63,12 +75,9 @@ static inline void rounded_bf16(vf x, number_bf16 *to) {
 }
 
 #include "flash.h"
-#define TAKES_BF16 1
-#else
-#define TAKES_BF16 0
 #endif
 
-#if defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__)
+#if TAKES_F32
 #define NAME(x) x##_f32
 #define BROAD 2
 #define PAIR 1
@@ -85,36 +94,42 @@ static inline vf added_f32(vf sum, word_f32 x, const word_f32 *words) { return s
 static inline void rounded_f32(vf x, number_f32 *to) { store(to, x); }
 
 #include "flash.h"
-#define TAKES_F32 1
-#else
-#define TAKES_F32 0
 #endif
 
-int kvmm_prompt_takes(int64_t dtype) { return (dtype == BF16 && TAKES_BF16) || (dtype == F32 && TAKES_F32); }
-
-/* Orders heads first, first + step, ... of keys and values. */
-void kvmm_prompt_order(const Call *c, int64_t dtype, int64_t first, int64_t step) {
-    for (int64_t at = first; at < c->batch * c->kv_heads; at += step) {
+int kvmm_prompt_takes(int64_t dtype) {
+    int taken = -1;
 #if TAKES_BF16
-        if (dtype == BF16) order_bf16(c, at);
+    taken = BF16;
+#elif TAKES_F32
+    taken = F32;
 #endif
-#if TAKES_F32
-        if (dtype == F32) order_f32(c, at);
-#endif
-    }
-    (void)dtype;
+    return dtype == taken;
 }
 
-/* Blocks of queries first, first + step, ...: later ones of a causal prompt take longer, so threads take turns. */
-void kvmm_prompt_attend(const Call *c, int64_t dtype, int64_t first, int64_t step) {
-    const int64_t blocks = (c->queries + ROWS - 1) / ROWS;
-    for (int64_t at = first; at < c->batch * c->heads * blocks; at += step) {
+/* Orders keys and values of heads first to last - 1 of all sequences. */
+int kvmm_prompt_order(const Call *c, int64_t first, int64_t last) {
+    for (int64_t at = first; at < last; at++) {
 #if TAKES_BF16
-        if (dtype == BF16) block_of_queries_bf16(c, at / blocks / c->heads, at / blocks % c->heads, at % blocks * ROWS);
-#endif
-#if TAKES_F32
-        if (dtype == F32) block_of_queries_f32(c, at / blocks / c->heads, at / blocks % c->heads, at % blocks * ROWS);
+        if (c->dtype == BF16) order_bf16(c, at);
+#elif TAKES_F32
+        if (c->dtype == F32) order_f32(c, at);
 #endif
     }
-    (void)dtype;
+    return 0;
+}
+
+/* Blocks of queries first to last - 1 of all heads. */
+int kvmm_prompt_attend(const Call *c, int64_t first, int64_t last) {
+    for (int64_t at = first; at < last; at++) {
+        const int64_t blocks = (c->queries + ROWS - 1) / ROWS, head = at / blocks, begin = at % blocks * ROWS;
+        const int64_t b = head / c->heads, h = head % c->heads;
+#if TAKES_BF16
+        if (c->dtype == BF16) block_of_queries_bf16(c, b, h, begin);
+#elif TAKES_F32
+        if (c->dtype == F32) block_of_queries_f32(c, b, h, begin);
+#else
+        (void)b, (void)h, (void)begin;
+#endif
+    }
+    return 0;
 }

@@ -3,14 +3,14 @@
  *     NAME(x)             the dtype's name behind x
  *     NAME(number)        what queries, keys, values and outputs are stored as
  *     PAIR, NAME(word)    how many numbers a product multiplies at once, and the word that holds them
- *     NAME(paired)        the word of two numbers, of which any may be NULL: 0; the second is not looked at if PAIR is 1
+ *     NAME(paired)        the word of two numbers, either of which may be NULL and counts as 0; of the first if PAIR is 1
  *     NAME(added)         sums of VL columns and the products of a word with VL words
  *     NAME(rounded)       VL floats stored as numbers
  *     BROAD               vectors of columns of a product
  *
  * Keys and values are brought into the order in which the products read them once a head: of PANEL keys the same PAIR
- * channels, of PAIR tokens all channels. Blocks of queries then go over blocks of keys as in FlashAttention-2 (Dao, 2023,
- * algorithm 1): scores, the running maximum and sum, and the weighted values in float32.
+ * channels, of PAIR tokens all channels. Blocks of queries then go over blocks of keys as in FlashAttention-2 (Dao,
+ * 2023, algorithm 1): scores, the running maximum and sum, and the weighted values in float32.
  */
 #define PANEL (BROAD * VL) /* keys whose scores a product makes at once */
 
@@ -35,21 +35,24 @@ static void NAME(order)(const Call *c, int64_t at) {
     }
 }
 
-/* Adds to (or, with `fresh`, puts into) TILE rows of `out` the products of `count` words `a` and `b`. */
+/* Puts the products of `count` words `a` and `b` into TILE rows of `out`; with `kept` adds them to that times the row. */
 #define PRODUCT(GROUPS)                                                                                            \
     static inline __attribute__((always_inline)) void NAME(product_##GROUPS)(                                      \
         const NAME(word) *a, int64_t a_step, const NAME(word) *b, int64_t b_step, int64_t count, float *out,       \
-        int64_t out_step, int fresh) {                                                                             \
+        int64_t out_step, const float *kept) {                                                                     \
         vf sums[TILE][GROUPS];                                                                                     \
         for (int r = 0; r < TILE; r++)                                                                             \
             for (int g = 0; g < GROUPS; g++)                                                                       \
-                sums[r][g] = fresh ? broadcast(0.0f) : load(out + r * out_step + VL * g);                          \
+                sums[r][g] = broadcast(0.0f);                                                                      \
         for (int64_t p = 0; p < count; p++)                                                                        \
             for (int r = 0; r < TILE; r++)                                                                         \
                 for (int g = 0; g < GROUPS; g++)                                                                   \
                     sums[r][g] = NAME(added)(sums[r][g], a[r * a_step + p], b + p * b_step + VL * g);              \
         for (int r = 0; r < TILE; r++)                                                                             \
-            for (int g = 0; g < GROUPS; g++) store(out + r * out_step + VL * g, sums[r][g]);                       \
+            for (int g = 0; g < GROUPS; g++) {                                                                     \
+                float *to = out + r * out_step + VL * g;                                                           \
+                store(to, kept ? load(to) * broadcast(kept[r]) + sums[r][g] : sums[r][g]);                         \
+            }                                                                                                      \
     }
 #if BROAD == 4
 PRODUCT(4)
@@ -60,18 +63,18 @@ PRODUCT(1)
 /* `product` for the widest part of `left` columns; returns its width. */
 static inline __attribute__((always_inline)) int64_t NAME(product)(
     const NAME(word) *a, int64_t a_step, const NAME(word) *b, int64_t b_step, int64_t count, float *out,
-    int64_t out_step, int fresh, int64_t left) {
+    int64_t out_step, const float *kept, int64_t left) {
 #if BROAD == 4
     if (left >= 4 * VL) {
-        NAME(product_4)(a, a_step, b, b_step, count, out, out_step, fresh);
+        NAME(product_4)(a, a_step, b, b_step, count, out, out_step, kept);
         return 4 * VL;
     }
 #endif
     if (left >= 2 * VL) {
-        NAME(product_2)(a, a_step, b, b_step, count, out, out_step, fresh);
+        NAME(product_2)(a, a_step, b, b_step, count, out, out_step, kept);
         return 2 * VL;
     }
-    NAME(product_1)(a, a_step, b, b_step, count, out, out_step, fresh);
+    NAME(product_1)(a, a_step, b, b_step, count, out, out_step, kept);
     return VL;
 }
 
@@ -103,7 +106,7 @@ static void NAME(block_of_queries)(const Call *c, int64_t b, int64_t h, int64_t 
     const int64_t end = c->causal ? begin + rows + later : c->tokens;
     NAME(number) query[ROWS * MAX_DIM] __attribute__((aligned(64))) = {0};
     NAME(number) weight[ROWS * BLOCK] __attribute__((aligned(64)));
-    float scores[ROWS * BLOCK], mixed[ROWS * MAX_DIM] = {0}, most[ROWS], total[ROWS] = {0};
+    float scores[ROWS * BLOCK], mixed[ROWS * MAX_DIM] = {0}, most[ROWS], total[ROWS] = {0}, kept[ROWS];
     for (int64_t r = 0; r < ROWS; r++) most[r] = -INFINITY;
     const NAME(number) *asked = (const NAME(number) *)c->query + b * c->query_steps[0] + h * c->query_steps[1];
     for (int64_t r = 0; r < rows; r++)
@@ -113,24 +116,22 @@ static void NAME(block_of_queries)(const Call *c, int64_t b, int64_t h, int64_t 
         for (int64_t panel = 0; panel < panels; panel++)
             for (int64_t r = 0; r < rows; r += TILE)
                 NAME(product)((const NAME(word) *)query + r * words, words, keys + (at + panel * PANEL) * words, PANEL,
-                              words, scores + r * BLOCK + panel * PANEL, BLOCK, 1, PANEL);
+                              words, scores + r * BLOCK + panel * PANEL, BLOCK, NULL, PANEL);
         for (int64_t r = 0; r < ROWS; r++) {
             int64_t seen = (c->causal ? begin + r + later + 1 : c->tokens) - at;
             if (seen > BLOCK) seen = BLOCK;
             if (r >= rows || seen <= 0) {
                 memset(weight + r * BLOCK, 0, sizeof(NAME(number)) * BLOCK);
+                kept[r] = 1.0f;
                 continue;
             }
-            const float kept =
-                NAME(weights)(scores + r * BLOCK, seen, (float)c->scale, most + r, total + r, weight + r * BLOCK);
-            for (int64_t d = 0; d < dim; d += VL)
-                store(mixed + r * dim + d, load(mixed + r * dim + d) * broadcast(kept));
+            kept[r] = NAME(weights)(scores + r * BLOCK, seen, (float)c->scale, most + r, total + r, weight + r * BLOCK);
         }
         for (int64_t d = 0, wide = 0; d < dim; d += wide) /* columns of values stay near while all rows pass */
             for (int64_t r = 0; r < rows; r += TILE)
                 wide = NAME(product)((const NAME(word) *)weight + r * BLOCK / PAIR, BLOCK / PAIR,
                                      values + at / PAIR * dim + d, dim, panels * PANEL / PAIR, mixed + r * dim + d, dim,
-                                     0, dim - d);
+                                     kept + r, dim - d);
     }
     NAME(number) *out = (NAME(number) *)c->out;
     for (int64_t r = 0; r < rows; r++)

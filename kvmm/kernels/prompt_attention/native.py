@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kvmm.kernels import build
-from kvmm.kernels.threads import on_threads
+from kvmm.kernels.threads import in_parts
 
 _FOLDER = Path(__file__).parent
 _ALGORITHM = "flash.h"
@@ -40,7 +40,7 @@ class _Call(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "out", "keys", "values")),
-        *((name, ctypes.c_int64) for name in ("batch", "heads", "kv_heads", "queries", "tokens", "dim")),
+        *((name, ctypes.c_int64) for name in ("dtype", "batch", "heads", "kv_heads", "queries", "tokens", "dim")),
         *((name, _Steps) for name in ("query_steps", "key_steps", "value_steps")),
         ("causal", ctypes.c_int64),
         ("scale", ctypes.c_double),
@@ -54,10 +54,14 @@ def library() -> Any:
         return None
     with _lock:
         found = build.first_loaded(SOURCE)
-    if found is None:
-        return None
+    return None if found is None else functions(found)
+
+
+def functions(found: ctypes.CDLL) -> Any:
+    """A loaded library that knows what its functions take, or None if it multiplies nothing on this processor."""
     for function in (found.kvmm_prompt_order, found.kvmm_prompt_attend):
-        function.argtypes, function.restype = (ctypes.POINTER(_Call), *[ctypes.c_int64] * 3), None
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), ctypes.c_int
+    found.kvmm_prompt_parts.argtypes, found.kvmm_prompt_parts.restype = (ctypes.c_void_p,), ctypes.c_int64
     found.kvmm_prompt_takes.argtypes = (ctypes.c_int64,)
     found.kvmm_prompt_block.restype = ctypes.c_int64
     return found if any(map(found.kvmm_prompt_takes, _NUMBERS.values())) else None
@@ -79,6 +83,8 @@ def takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: b
         return False
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         return False
+    if torch.is_autocast_enabled("cpu"):  # SDPA would answer in autocast's dtype
+        return False
     if query.shape[2] < FEWEST or query.shape[3] not in DIMS or any(x.stride(3) != 1 for x in (query, key, value)):
         return False
     same = key.shape == value.shape and key.shape[0] == query.shape[0] and key.shape[3] == query.shape[3]
@@ -99,12 +105,12 @@ def prompt_attention(
     out = torch.empty(batch, queries, heads, dim, dtype=query.dtype)
     call = _Call(
         *(x.data_ptr() for x in (query, key, value, out, keys, values)),
-        *(batch, heads, kv_heads, queries, tokens, dim),
+        *(_NUMBERS[query.dtype], batch, heads, kv_heads, queries, tokens, dim),
         *(_Steps(*x.stride()[:3]) for x in (query, key, value)),
         int(causal),
         scaling,
     )
-    number, given = _NUMBERS[query.dtype], ctypes.byref(call)
-    on_threads(lambda index, count: kernels.kvmm_prompt_order(given, number, index, count))
-    on_threads(lambda index, count: kernels.kvmm_prompt_attend(given, number, index, count))
+    in_parts(kernels.kvmm_prompt_order, call, batch * kv_heads, 1)
+    # one block of queries after the other: later ones of a causal prompt take longer
+    in_parts(kernels.kvmm_prompt_attend, call, kernels.kvmm_prompt_parts(ctypes.byref(call)), 1)
     return out

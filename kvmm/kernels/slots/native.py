@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -46,9 +45,19 @@ CACHE = Struct(
     ),
     "A layer's cache, and what its bytes mean.",
 )
+WRITE = Struct(
+    "slot_write_t",
+    (
+        Member("cache", pointer("const slot_cache_t")),
+        *(Member(name, pointer("const void"), "[T, H, D]") for name in ("key", "value")),
+        Member("slots", pointer("const int64_t"), "[T], negative ones of which are not written"),
+    ),
+    "New tokens and where they go.",
+)
 CALL = Struct(
     "slot_call_t",
     (
+        Member("cache", pointer("const slot_cache_t")),
         *(Member(name, pointer("const int32_t"), "[rows]") for name in ("sequence", "token", "first", "past")),
         Member("blocks", pointer("const int32_t"), "[sequences, m]"),
         Member("blocks_stride", INT64),
@@ -67,7 +76,7 @@ _lock = threading.Lock()
 
 def headers() -> dict[str, str]:
     """What the C file includes."""
-    text = "\n".join(("#include <stddef.h>", "#include <stdint.h>", dtypes_text(), header(CACHE, CALL)))
+    text = "\n".join(("#include <stddef.h>", "#include <stdint.h>", dtypes_text(), header(CACHE, WRITE, CALL)))
     return {HEADER: text, **build.vectors_header()}
 
 
@@ -91,8 +100,7 @@ def library() -> _Library | None:
 def functions(found: ctypes.CDLL) -> _Library:
     """The functions of a loaded library."""
     write, attend, number, address = found.kvmm_write_slots, found.kvmm_attend_slots, ctypes.c_int64, ctypes.c_void_p
-    write.argtypes = (ctypes.POINTER(CACHE.ctype), address, address, address, number, number)
-    attend.argtypes = (ctypes.POINTER(CACHE.ctype), ctypes.POINTER(CALL.ctype), number, number)
+    write.argtypes = attend.argtypes = (address, number, number)
     write.restype = attend.restype = ctypes.c_int
     return _Library(write, attend)
 
@@ -175,10 +183,9 @@ class NativeSlots:
             IndexError: the cache has no such slot.
         """
         key, value, slots = key.contiguous(), value.contiguous(), slots.long().contiguous()
-        described, function = ctypes.byref(self._described(cache)), library().write
-        pointers = (key.data_ptr(), value.data_ptr(), slots.data_ptr())
-        work = key.numel() * self.form.key.dim
-        _shared(lambda first, last: function(described, *pointers, first, last), len(slots), work)
+        described = self._described(cache)
+        call = WRITE.ctype(ctypes.addressof(described), key.data_ptr(), value.data_ptr(), slots.data_ptr())
+        _shared(library().write, call, len(slots), key.numel() * self.form.key.dim)
 
     def attend(
         self,
@@ -209,21 +216,20 @@ class NativeSlots:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         blocks = blocks.int().contiguous()
         out = torch.empty(len(rows.token), *query.shape[1:])
-        call = CALL.ctype(*(x.data_ptr() for x in (rows.sequence, rows.token, rows.first, rows.past)))
+        call = CALL.ctype(None, *(x.data_ptr() for x in (rows.sequence, rows.token, rows.first, rows.past)))
         call.blocks, call.blocks_stride = blocks.data_ptr(), blocks.stride(0)
         call.query_heads, call.scaling = query.shape[1], scaling
         call.query, call.key, call.value, call.out = (x.data_ptr() for x in (query, key, value, out))
-        described, function = ctypes.byref(self._described(cache)), library().attend
-        given = ctypes.byref(call)
+        described = self._described(cache)
+        call.cache = ctypes.addressof(described)
         work = rows.read * query.shape[1] * query.shape[2]
-        pairs = len(rows.token) * self.form.key.heads
-        _shared(lambda first, last: function(described, given, first, last), pairs, work)
+        _shared(library().attend, call, len(rows.token) * self.form.key.heads, work)
         return out
 
 
-def _shared(function: Callable[[int, int], int], count: int, work: int) -> None:
-    """Call a function of ``first`` and ``last`` on threads, if there is enough work for them."""
-    failed = function(0, count) if count == 1 or work < _SHARED_WORK else max(in_parts(function, count))
+def _shared(function: Any, call: ctypes.Structure, count: int, work: int) -> None:
+    """Have threads call a function of the library, if there is enough work for them."""
+    failed = in_parts(function, call, count, None if work >= _SHARED_WORK else count)
     if failed == 1:
         raise MemoryError("not enough memory for attention over slots")
     if failed:

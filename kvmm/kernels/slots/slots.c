@@ -122,10 +122,11 @@ static void encode(const side_t *side, int64_t head, int64_t dim, const float *v
     out[single >> 3] |= is_short << (single & 7);
 }
 
-/* Put tokens first to last - 1 of keys and values [T, H, D] into slots int64 [T], negative ones of which are not written.
- * Returns 0, 1 without memory, or 2 for a slot that the cache does not have. */
-int kvmm_write_slots(
-    const slot_cache_t *cache, const void *key, const void *value, const int64_t *slots, int64_t first, int64_t last) {
+/* Put tokens first to last - 1 into their slots. Returns 0, 1 without memory, or 2 for a slot that the cache does not
+ * have. */
+int kvmm_write_slots(const slot_write_t *call, int64_t first, int64_t last) {
+    const slot_cache_t *cache = call->cache;
+    const int64_t *slots = call->slots;
     const int64_t dim = cache->dim, heads = cache->heads, size = cache->itemsize * dim;
     float *vector = malloc(4 * 5 * dim);
     if (!vector) return 1;
@@ -141,14 +142,14 @@ int kvmm_write_slots(
             const int64_t from = (t * heads + h) * dim;
             uint8_t *held = cache->data + block * cache->block_stride + h * cache->head_stride;
             uint8_t *out = held + place * cache->slot_stride;
-            read_floats(key, cache->dtype, from, dim, vector);
+            read_floats(call->key, cache->dtype, from, dim, vector);
             encode(&cache->key, h, dim, vector, vector + dim, out);
-            read_floats(value, cache->dtype, from, dim, vector);
+            read_floats(call->value, cache->dtype, from, dim, vector);
             encode(&cache->value, h, dim, vector, vector + dim, out + cache->value_start);
             if (place) continue;
             uint8_t *exact = held + cache->block_size * cache->slot_stride;
-            memcpy(exact, (const uint8_t *)key + from * cache->itemsize, size);
-            memcpy(exact + size, (const uint8_t *)value + from * cache->itemsize, size);
+            memcpy(exact, (const uint8_t *)call->key + from * cache->itemsize, size);
+            memcpy(exact + size, (const uint8_t *)call->value + from * cache->itemsize, size);
         }
     }
     free(vector);
@@ -360,7 +361,8 @@ static int attend(const slot_cache_t *cache, const slot_call_t *call, state_t *s
 
 /* Attention of pairs first to last - 1 of a row and a head of keys. Returns 0, 1 without memory, or 2 for a block that the
  * cache does not have. */
-int kvmm_attend_slots(const slot_cache_t *cache, const slot_call_t *call, int64_t first, int64_t last) {
+int kvmm_attend_slots(const slot_call_t *call, int64_t first, int64_t last) {
+    const slot_cache_t *cache = call->cache;
     const int64_t dim = cache->dim, groups = call->query_heads / cache->heads;
     state_t s = {.stride = (cache->block_size + VL - 1) / VL * VL};
     s.key_width = (8 * cache->key.code_bytes + VL - 1) / VL * VL;

@@ -58,7 +58,7 @@ def _figures() -> dict[str, Any]:
 
 
 def model_html(model: str | None, *, remote: bool = False) -> str:
-    """How often a model is right and how long it takes on a processor like this one, as far as that was measured.
+    """How often a model is right, and how long it takes in the dtype that this processor suits, as far as measured.
 
     Args:
         model: the name that the app shows.
@@ -69,7 +69,6 @@ def model_html(model: str | None, *, remote: bool = False) -> str:
         return f'<div class="policy-line">Accuracy and speed: {NOT_MEASURED}.</div>'
     dtype = "bfloat16" if cpu_multiplies_bfloat16() else "float32"
     seconds = found["first_token_seconds"][dtype]
-    beside = "" if dtype == "bfloat16" else ", in float32, as this processor has no bfloat16 instructions"
     packed = ", ".join(
         f"{policy} {one['anls']:.2f} ({one['bits_per_value']:.1f} bits)" for policy, one in found["packed"].items()
     )
@@ -77,8 +76,8 @@ def model_html(model: str | None, *, remote: bool = False) -> str:
         f'<div class="policy-line"><span class="measured">Ordinary documents: {found["anls"]:.2f} of 1 (ANLS); '
         f"voice memos: {found['memo_exact_match']:.0%} right. First token {seconds['1']:.1f} s after a page, "
         f"{seconds['4']:.1f} s after four.</span> <small>Full precision; documents with {packed} of the whole cache. "
-        f"{found['questions']} questions written without sight of the training data; seconds on two cores, policy "
-        f"{found['policy']}{beside}.</small></div>"
+        f"{found['questions']} questions written without sight of the training data; seconds on two cores in "
+        f"{dtype}, policy {found['policy']}.</small></div>"
     )
 
 

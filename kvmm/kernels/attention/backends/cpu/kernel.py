@@ -237,11 +237,7 @@ def _attend(call: AttentionCall, segments: Sequence[KVSegment], lse: torch.Tenso
     c_call.segments = ctypes.addressof(described)
     if call.residual_length is not None:
         c_call.residual_length = call.residual_length.data_ptr()
-    pairs, given = batch * heads, ctypes.byref(c_call)
-    if pairs == 1 or work < _SHARED_WORK:
-        failed = function(given, 0, pairs)
-    else:
-        failed = any(in_parts(lambda first, last: function(given, first, last), pairs))
-    if failed:
+    pairs = batch * heads
+    if in_parts(function, c_call, pairs, None if work >= _SHARED_WORK else pairs):
         raise MemoryError("not enough memory for a decode step")
     return out
