@@ -8,10 +8,12 @@ import time
 import pytest
 import torch
 
+from kvmm.analysis import record_norms
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import FAMILIES, Conversation, load_model
+from kvmm.models.documents import Document
 from kvmm.models.generation import Stopped, stoppable, unless_stopped
 from kvmm.models.pieces import Piece, divide
 from kvmm.models.positions import all_position_ids
@@ -132,10 +134,16 @@ def test_a_prompt_makes_logits_of_its_last_token_alone(omni, tone):
     made, head = [], model.get_output_embeddings()
     hook = head.register_forward_hook(lambda head, inputs, logits: made.append(logits.shape[1]))
     try:
-        *_, last = Conversation(model, processor, "bf16").ask("What is said?", [tone], max_new_tokens=4)
+        talk = Conversation(model, processor, "bf16")
+        *_, last = talk.ask("What is said?", [tone], max_new_tokens=4)
+        assert made == [1] * last.tokens
+        made.clear()
+        inputs = talk.prompt_inputs()
+        record_norms(model, inputs)
+        Document(model, {name: value for name, value in inputs.items() if name != "position_ids"})
     finally:
         hook.remove()
-    assert made == [1] * last.tokens and not head._forward_pre_hooks
+    assert made == [1, 1] and not head._forward_pre_hooks
 
 
 @pytest.fixture
