@@ -9,7 +9,7 @@ import pytest
 
 from training.office.canvas_engine import set_on_canvas
 from training.office.document import Document
-from training.office.hiding import hide
+from training.office.hiding import EMPTY, hide
 from training.office.kinds.passages import ask, foreign_question, passage_page, set_passage
 from training.office.lookups import blocks_of
 from training.office.passages import Filler, Question, draw, faults, parse, passages, subjects
@@ -244,7 +244,7 @@ def test_a_hidden_sentence_leaves_its_questions_open_and_the_others_answered():
         opened = frozenset(q.wordings[0] for q in kept if q.answer is None)
         assert opened
         seen |= opened
-        assert len(text) < sum(len(line) for _, line in lines)
+        assert left != lines
     assert seen == {"Who looked at it?", "Until when is it open?", "What does it cost?"}
 
 
@@ -300,7 +300,47 @@ A: Kitchen K4
     for seed in range(20):
         left, kept = hide(Rng(seed), *passage.fill(Rng(seed)))
         assert left[0] == ("text", "The first sign reads Closed. It is blue all over.")
-        assert [q.answer for q in kept] == [None, "Kitchen K4"]
+        assert [q.answer for q in kept] == ["Kitchen K4", None]
+
+
+def test_cells_and_fields_are_emptied_and_what_is_gone_is_not_named_in_other_questions():
+    (passage,) = parse("""
+## list | Keys
+Holder = Ann Poole
+Deposit = 30 pounds
+| Room | Key | Since
+| Kitchen | K4 | May
+| Cellar | C7 | June
+Q: Which key opens the kitchen? | kitchen key
+A: K4
+Q: Who holds them? | holder
+A: Ann Poole
+Q: Where does K4 fit? | room of key K4
+A: Kitchen
+Q: How much must Ann Poole deposit? | deposit
+A: 30 pounds
+""")
+    seen = Counter()
+    for seed in range(60):
+        left, kept = hide(Rng(seed), *passage.fill(Rng(seed)), 1 + seed % 3)
+        text = dict(
+            (label, value) for sort, line in left for label, _, value in [line.partition(" = ")] if sort == "field"
+        )
+        rows = [[cell.strip() for cell in line.split("|")] for sort, line in left if sort == "row"]
+        asked = {way: q.answer for q in kept for way in q.wordings}
+        assert [len(row) for row in rows] == [3, 3, 3] and rows[0] == ["Room", "Key", "Since"]
+        assert [row[0] for row in rows] == ["Room", "Kitchen", "Cellar"]
+        emptied = [cell for row in rows[1:] for cell in row if cell in EMPTY]
+        assert (rows[1][1] == "K4") == (asked["kitchen key"] == "K4") == ("room of key K4" in asked)
+        assert ("Ann Poole" in text.get("Holder", "")) == (asked["holder"] is not None)
+        if text.get("Deposit") == "30 pounds":
+            assert ("How much must Ann Poole deposit?" in asked) == (asked["holder"] is not None)
+            assert asked["deposit"] == "30 pounds"
+        seen["cell"] += len(emptied)
+        seen["emptied"] += text.get("Holder") in EMPTY
+        seen["gone"] += "Holder" not in text
+        seen["several"] += sum(q.answer is None for q in kept) > 1
+    assert min(seen.values()) > 3, seen
 
 
 def test_pages_for_training_hide_sentences_and_those_for_evaluation_do_not(monkeypatch):
@@ -311,4 +351,4 @@ def test_pages_for_training_hide_sentences_and_those_for_evaluation_do_not(monke
     assert not hidden
     for seed in range(30):
         passage_page(Document(Rng(seed), (756, 532), False))
-    assert 3 <= len(hidden) <= 20
+    assert 8 <= len(hidden) <= 25

@@ -15,7 +15,8 @@ from training.office.prose import prose
 from training.office.registry import kind
 from training.pages.values import Rng
 
-HIDDEN = 0.35  # of pages: a sentence is left out, and what it answered is not stated any more
+HIDDEN = 0.55  # of pages: sentences or values are left out, and what they answered is not stated any more
+HIDDEN_PIECES, PIECE_WEIGHTS = (1, 2, 3), (5, 3, 2)  # how many at most
 FOREIGN = 0.4  # of pages: asked more often, words that the page has not come to mean that it does not say
 LETTER = 92  # square pixels of a small letter with its share of the leading
 COLUMNS = ("news", "article", "newsletter", "feature", "review", "leaflet", "brochure")
@@ -37,7 +38,7 @@ def passage_page(d: Document) -> None:
     chosen = next(fitting, None) or min(known, key=lambda p: p.length)
     title, lines, questions = chosen.fill(r)
     if not d.held and r.chance(HIDDEN):
-        lines, questions = hide(r, title, lines, questions) or (lines, questions)
+        lines, questions = hide(r, title, lines, questions, r.choices(HIDDEN_PIECES, PIECE_WEIGHTS)[0]) or (lines, questions)
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
         ask(d, question, texts)
