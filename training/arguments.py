@@ -203,6 +203,13 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         help="last part of the schedule with linear decay to zero (default 0.6; not used with --average-every)",
     )
     add("--aux-weight", type=float, default=0.6, help="weight of the auxiliary character losses (default 0.6)")
+    add(
+        "--head-updates",
+        type=int,
+        default=400,
+        help="updates in which auxiliary heads that start from nothing on trained towers learn from these without "
+        "teaching them (default 400): at first their gradients are far larger than those of answers, and noise",
+    )
     add("--audio-weight", type=float, default=1.0, help="weight of micro-batches of audio without pages (default 1)")
     add("--workers", type=int, default=12, help="data processes (default 12)")
     add("--slots", type=int, default=20, help="micro-batches of each kind kept ready (default 20)")

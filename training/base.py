@@ -29,11 +29,13 @@ class Base:
 
     Attributes:
         config: sizes of the model that is trained onto it. has_weights: whether the pretrained ones are there.
+        loaded: names of the weights that :meth:`start` put into a model.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.config = folder, read_config(folder)
         self.has_weights = (folder / PACKED_FILE).is_file()
+        self.loaded: frozenset[str] = frozenset()
         use_tokenizer(folder / TOKENIZER)
 
     @torch.no_grad()
@@ -48,6 +50,7 @@ class Base:
         missing = model.load_state_dict(weights, strict=False)
         if missing.unexpected_keys:
             raise ValueError(f"{self.folder} does not fit the model: {missing.unexpected_keys[:3]}")
+        self.loaded = frozenset(weights)
         if not teach:
             return None
         device = model.inv_freq.device

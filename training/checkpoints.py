@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -46,6 +47,11 @@ def stored_tensors(folder: Path) -> dict[str, torch.Tensor]:
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     """:func:`stored_tensors` in float32; those of an exported checkpoint lack the auxiliary heads."""
     return unpack_weights(stored_tensors(folder))
+
+
+def has_new_heads(names: Collection[str]) -> bool:
+    """Whether a model that starts from weights of these names has trained towers, and auxiliary heads from nothing."""
+    return any(name.startswith("visual.") for name in names) and not any(name.startswith(AUXILIARY) for name in names)
 
 
 def coded_weights(folder: Path, step: float) -> dict[str, torch.Tensor]:

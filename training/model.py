@@ -171,7 +171,8 @@ class OmniModel(nn.Module):
         Args:
             batch: `ids`, `pos`, `seg`, `image_index`, `audio_index` as in `hidden_states`; `target_index` int64 `[n]`
                 (rows whose next token is a target), `target_ids` int64 `[n]`, `target_weight` float `[n]` (0 = filler);
-                with pages `chars` uint8 `[N, H / 14, W / 7]`.
+                with pages `chars` uint8 `[N, H / 14, W / 7]`; `heads_teach` float scalar, the factor of the auxiliary
+                heads' gradients that reaches the towers (1 without it).
             pages: normalised `[N, 3, H, W]` or None. mel: `[M, F, 128]` or None.
             aux_keep: bool `[N]`, False for pages whose pixels no longer match `chars`.
             teacher: logits `[n, vocab_size]` at the targets of a model that reads the pages' text; `teacher_weight`
@@ -198,9 +199,9 @@ class OmniModel(nn.Module):
             out["distill"] = distillation_loss(logits, teacher, batch["target_ids"], batch["teacher_weight"])
         out.update(ce=ce.detach(), hit=logits.detach().argmax(-1) == batch["target_ids"])
         if visual is not None and "chars" in batch:
-            out.update(self.auxiliary_loss(visual, batch["chars"], aux_keep))
+            out.update(self.auxiliary_loss(let_through(visual, batch), batch["chars"], aux_keep))
         if heard is not None and "spoken" in batch:
-            out["aux"] = out["aux"] + self.spoken_loss(heard, batch["spoken"])
+            out["aux"] = out["aux"] + self.spoken_loss(let_through(heard, batch), batch["spoken"])
         return out
 
     def spoken_loss(self, features: Tensor, spoken: Tensor) -> Tensor:
@@ -230,6 +231,12 @@ class OmniModel(nn.Module):
             aux_hits=((logits.detach().argmax(-1) == target) & written).sum(),
             aux_count=written.sum(),
         )
+
+
+def let_through(features: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """`features` with the batch's `heads_teach` of their gradient."""
+    share = batch.get("heads_teach")
+    return features if share is None else features.detach() + share * (features - features.detach())
 
 
 def aligned_linear(x: Tensor, weight: Tensor) -> Tensor:

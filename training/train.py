@@ -30,7 +30,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from training.arguments import parse_arguments
 from training.augment import render_mel, render_pages
 from training.averaging import Average
 from training.base import Base
-from training.checkpoints import CHECKPOINT, carried, load_weights, replaced, split_weights
+from training.checkpoints import CHECKPOINT, carried, has_new_heads, load_weights, replaced, split_weights
 from training.distill import teacher_logits
 from training.graphs import Steps, cuda_capture
 from training.loader import Loader, ring_name, spec_group, to_device
@@ -101,8 +101,8 @@ class Trainer:
         self.teacher = self.base and self.base.start(self.model, args.distill_weight > 0, args.teacher)
         adamw = ("model.",) if self.base is not None and args.text_optimizer == "adamw" else ()
         self.optimizer = Optimizer(self.model, args.lr, adamw=adamw)
-        if source is not None:
-            self.load(source)
+        loaded = {*(self.base.loaded if self.base else ()), *(self.load(source) if source is not None else ())}
+        self.heads_teach_from = self.progress.step + args.head_updates if has_new_heads(loaded) else 0
         self.packed = self.packed and self.packed.to(self.device)
         self.packed_choice = random.Random(args.seed * 1000 + self.progress.runs)  # the same in all processes of a run
         self.rounding = Rounding(self.model, args.round_step) if args.round_step else None
@@ -121,9 +121,10 @@ class Trainer:
         self.held_out: list | None = None
         self.profiler: torch.profiler.profile | None = None
         sizes = sum(p.numel() for p in self.model.export_weights().values()) / 1e6
+        late = f", auxiliary heads teach from update {self.heads_teach_from}" if self.heads_teach_from else ""
         self.say(
             f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, from {source or 'scratch'}, "
-            f"{self.minutes:.1f} minutes, {used:.1f} of {args.total_minutes:g} used"
+            f"{self.minutes:.1f} minutes, {used:.1f} of {args.total_minutes:g} used{late}"
         )
 
     def read_packed(self) -> PackedPrefix | None:
@@ -168,9 +169,9 @@ class Trainer:
         return Progress(minutes=args.elapsed_minutes or 0.0), None
 
     @torch.no_grad()
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path) -> Iterable[str]:
         """Full state from a --state folder, or bf16 weights from an --out folder; without optimiser state the learning
-        rate warms up again.
+        rate warms up again. Returns the names of the weights that were there.
         """
         own, saved = self.model.state_dict(), load_weights(folder)
         fresh = {name: t for name, t in own.items() if name.startswith(AUXILIARY)}
@@ -183,6 +184,7 @@ class Trainer:
                 tensor.copy_(old if old.shape == tensor.shape else tensor)  # a head added since starts from nothing
         else:
             self.schedule.warm_up(self.progress.step)
+        return kept
 
     def save(self) -> None:
         self.progress.minutes = self.schedule.minutes(self.seconds)
@@ -217,6 +219,8 @@ class Trainer:
             inputs |= {} if keep is None else {"keep": keep}
         if "mel" in batch:
             inputs["mel"] = render_mel(batch["mel"], training, dtype)
+        if training and self.heads_teach_from:  # an input, so that captured steps are the same before and after
+            inputs["heads_teach"] = torch.tensor(float(self.progress.step >= self.heads_teach_from), device=self.device)
         return inputs
 
     def losses(self, inputs: dict[str, torch.Tensor], training: bool) -> dict[str, torch.Tensor]:
@@ -418,12 +422,8 @@ def main() -> None:
     status = 1
     try:
         # cuDNN's attention is the fastest on Hopper for these shapes; the others take what it refuses.
-        order = [
-            SDPBackend.CUDNN_ATTENTION,
-            SDPBackend.FLASH_ATTENTION,
-            SDPBackend.EFFICIENT_ATTENTION,
-            SDPBackend.MATH,
-        ]
+        fastest, *others = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
+        order = [fastest, *others, SDPBackend.MATH]
         kernels = sdpa_kernel(order, set_priority=True) if trainer.device.type == "cuda" else contextlib.nullcontext()
         if trainer.stream is not None:
             trainer.stream.wait_stream(torch.cuda.current_stream(trainer.device))

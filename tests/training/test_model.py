@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training.export import hf_model
-from training.model import OmniModel, aligned_linear, attention_bias
+from training.model import OmniModel, aligned_linear, attention_bias, let_through
 from training.model_config import CELL, PATCH, STANDALONE, ModelConfig
 
 IMAGE, AUDIO = 9, 3
@@ -122,3 +122,40 @@ def test_branch_equals_its_own_sequence(models):
             model.hidden_states(alone, torch.arange(6).expand(3, 1, -1), torch.zeros_like(alone, dtype=torch.uint8))
         )[-2:]
     torch.testing.assert_close(packed, single, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_heads_that_start_from_nothing_teach_the_towers_in_part(share):
+    torch.manual_seed(0)
+    model = OmniModel()
+    features = torch.randn(2, 6, model.config.hidden_size)
+    gradients = []
+    for batch in ({}, {"heads_teach": torch.tensor(share)}):
+        given = features.clone().requires_grad_()
+        read = let_through(given, batch)
+        assert torch.equal(read, features)
+        loss = model.aux_head(read).logsumexp(-1).mean()
+        gradients.append(torch.autograd.grad(loss, (given, model.aux_head.weight)))
+    (plain, head), (part, same) = gradients
+    torch.testing.assert_close(part, share * plain)
+    torch.testing.assert_close(same, head)
+
+
+def test_auxiliary_losses_reach_the_towers_as_far_as_they_may():
+    torch.manual_seed(0)
+    model = OmniModel()
+    ids = torch.tensor([[1, 6, *[IMAGE] * 4, 7, 20, 21, 22]])
+    batch = {
+        "ids": ids, "pos": torch.arange(10).expand(3, 1, -1), "seg": torch.zeros_like(ids, dtype=torch.uint8),
+        "image_index": (ids[0] == IMAGE).nonzero()[:, 0], "target_index": torch.tensor([7, 8]),
+        "target_ids": torch.tensor([21, 22]), "target_weight": torch.ones(2),
+        "chars": torch.randint(1, 60, (1, 4, 8), dtype=torch.uint8),
+    }  # fmt: skip
+    found = {}
+    for share in (None, 0.0, 1.0):
+        more = {} if share is None else {"heads_teach": torch.tensor(share)}
+        loss = model(batch | more, torch.randn(1, 3, 56, 56, generator=torch.Generator().manual_seed(1)), None)["aux"]
+        gradients = torch.autograd.grad(loss, [*model.visual.parameters(), *model.aux_head.parameters()])
+        found[share] = [float(sum(g.square().sum() for g in part)) for part in (gradients[:-2], gradients[-2:])]
+    assert found[0.0][0] == 0 < found[0.0][1]
+    assert found[None] == pytest.approx(found[1.0]) and found[None][0] > 0

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGenerati
 
 from tests.training.fake_data import SPECS, make_step
 from training.augment import render_mel, render_pages
-from training.checkpoints import MAX_FILE_BYTES, load_weights
+from training.checkpoints import MAX_FILE_BYTES, has_new_heads, load_weights
 from training.export import export
 from training.loader import index_step
 from training.model import OmniModel
@@ -129,6 +129,18 @@ def test_exported_files_load_without_torchvision_and_answer(trained, tmp_path):
     assert inputs["input_features"].shape[1] == 128
     with torch.no_grad():
         assert model(**inputs).logits.isfinite().all()
+
+
+def test_heads_from_nothing_are_told_from_those_that_come_along(trained, tmp_path):
+    """An exported checkpoint has none; from it, towers learn from answers alone at first."""
+    export(load_weights(trained), TOKENIZER, tmp_path / "omni")
+    assert not has_new_heads(load_weights(trained)) and not has_new_heads(())
+    assert has_new_heads(load_weights(tmp_path / "omni"))
+    said = []
+    for source in (tmp_path / "omni", trained):
+        options = ("--init", str(source), "--out", str(tmp_path / "out"), "--fresh", "--steps", "1")
+        said.append("auxiliary heads teach from update 7" in train(*options, "--head-updates", "7"))
+    assert said == [True, False]
 
 
 def test_index_step_targets_and_padding():

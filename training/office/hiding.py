@@ -21,7 +21,7 @@ EMPTIED = 0.6  # of fields: the label stays
 # what stands where nothing was entered
 EMPTY = (
     "-", "-", "--", "\u2013", "/", "________", "________", "..........", "n/a", "N/A", "not given", "none given",
-    "to be announced", "to be confirmed", "tbc", "tba", "open", "not yet known", "will follow", "yet to be decided", "?",
+    "to be announced", "to be confirmed", "tbc", "tba", "open", "not yet known", "will follow", "not decided yet", "?",
 )  # fmt: skip
 
 
