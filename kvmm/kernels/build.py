@@ -19,6 +19,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from pathlib import Path
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-shared", "-fPIC")
 SANITIZE = "KVMM_SANITIZE"  # the variable: names of sanitizers, as -fsanitize takes them
 _SECONDS = 120  # for the compiler
+_LOADING = threading.Lock()  # what two threads ask for at once is compiled once, where there is a cache folder
 _FILES: list[int] = []  # of loaded libraries: glibc knows one by its name, so no number may be given away again
 
 logger = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ def first_loaded(source: Source) -> ctypes.CDLL | None:
         if compiler is None:
             continue
         for tuned in (("-march=native",), ()):
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
+            with _LOADING, contextlib.suppress(OSError, subprocess.SubprocessError):
                 return load(source, compiler, tuned)
     return None
 

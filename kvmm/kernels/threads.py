@@ -7,7 +7,6 @@ share the cores with them: on two cores attention of a prompt took up to 1.7 tim
 from __future__ import annotations
 
 import ctypes
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +17,6 @@ import torch
 from kvmm.kernels import build
 
 SOURCE = build.Source("threads", Path(__file__).with_name("threads.c"))
-
-_lock = threading.Lock()
 
 
 class _Task(ctypes.Structure):
@@ -73,8 +70,7 @@ def _wait(futures: list[Future]) -> None:
 @lru_cache(maxsize=1)
 def _take_parts() -> Any:
     """``kvmm_take_parts``, or None without a C compiler."""
-    with _lock:
-        library = build.first_loaded(SOURCE)
+    library = build.first_loaded(SOURCE)
     if library is None:
         return None
     library.kvmm_take_parts.argtypes, library.kvmm_take_parts.restype = (ctypes.c_void_p,), None

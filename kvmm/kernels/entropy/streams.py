@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
@@ -19,14 +18,12 @@ from kvmm.kernels.entropy import reference
 
 SOURCE = build.Source("streams", Path(__file__).with_name("streams.c"))
 _BATCH = 64  # streams that a thread takes at a time
-_lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled function, or None where there is no compiler or it fails."""
-    with _lock:
-        found = build.first_loaded(SOURCE)
+    found = build.first_loaded(SOURCE)
     if found is None:
         return None
     function, pointer, number = found.kvmm_code_streams, ctypes.c_void_p, ctypes.c_int64

@@ -8,7 +8,6 @@ goes on it reads all keys, those after a query too. The library is compiled once
 from __future__ import annotations
 
 import ctypes
-import threading
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,6 @@ def _headers() -> dict[str, str]:
 SOURCE = build.Source("prompt", _FOLDER / "attention.c", _headers)
 DIMS = (32, 64, 80, 96, 128)
 FEWEST = 64  # queries: for fewer, bringing keys into order is not worth it
-
-_lock = threading.Lock()
 _Steps = ctypes.c_int64 * 3
 
 
@@ -52,8 +49,7 @@ def library() -> Any:
     """The compiled library, or None where there is no compiler, or nothing to gain from one."""
     if _has_matrix_unit():
         return None
-    with _lock:
-        found = build.first_loaded(SOURCE)
+    found = build.first_loaded(SOURCE)
     return None if found is None else functions(found)
 
 

@@ -7,7 +7,6 @@ in C: one pass over a span for what torch does in a dozen.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -37,14 +36,12 @@ _ARGUMENTS = {
 }
 _READ = torch.float32, torch.bool, torch.uint8, torch.int64
 _NO_MEMORY = "no memory for the codes of a page"
-_lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled library, or None where there is no compiler or it fails."""
-    with _lock:
-        found = build.first_loaded(SOURCE)
+    found = build.first_loaded(SOURCE)
     if found is not None:
         for name, types in _ARGUMENTS.items():
             function = getattr(found, f"kvmm_{name}")

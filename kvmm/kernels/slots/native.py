@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -71,8 +70,6 @@ CALL = Struct(
     "Attention of some new tokens, one a row.",
 )
 
-_lock = threading.Lock()
-
 
 def headers() -> dict[str, str]:
     """What the C file includes."""
@@ -92,8 +89,7 @@ class _Library:
 @lru_cache(maxsize=1)
 def library() -> _Library | None:
     """The compiled functions, or None where there is no compiler or it fails."""
-    with _lock:
-        found = build.first_loaded(SOURCE)
+    found = build.first_loaded(SOURCE)
     return None if found is None else functions(found)
 
 

@@ -9,7 +9,6 @@ but speed. Results agree with the reference to float32 rounding.
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,8 +43,6 @@ SOURCE = build.Source(
 )
 _SHARED_WORK = 1 << 22  # codes of a layer from which on several threads share its heads
 
-_lock = threading.Lock()
-
 
 # -- the library -------------------------------------------------------------------------------------------------------
 
@@ -53,8 +50,7 @@ _lock = threading.Lock()
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled library's function, or None where there is no compiler or it fails."""
-    with _lock:
-        found = build.first_loaded(SOURCE)
+    found = build.first_loaded(SOURCE)
     if found is None:
         return None
     function = found.kvmm_attend
