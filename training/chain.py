@@ -158,6 +158,8 @@ class Session:
                 break
             self.say(f"piece {number} of this call, {minutes:.2f} minutes")
             if not self.train("pages", options, minutes):
+                if not (self.omni / CONFIG).is_file():
+                    sys.exit("the piece did not end well, and there is no checkpoint to go on with; its log is above")
                 self.say("the piece did not end well; going on with its last checkpoint")
                 break
 

@@ -15,6 +15,7 @@ import numpy as np
 from training import wordings
 from training.pages import Fact, Page, Rng, make_page
 from training.pages import values as v
+from training.pages.canvas import font_files
 from training.questions import ABSENT_SHARE, absent_facts, document_facts, questions_about, transcription
 from training.sequences import ANSWER, MEDIA_CELL, Sequence, audio_tokens, turns_tokens
 from training.tokenizer import BOS, encode
@@ -221,6 +222,17 @@ def _add_greeting(r: Rng, sequence: Sequence) -> None:
     )
     ids, weight = turns_tokens([(text, NOTHING_ADDED, ANSWER)])
     sequence.branch(opening + ids, [0] * len(opening) + weight, standalone=True)
+
+
+def prepare() -> None:
+    """Reads what steps are made of, before processes that make them are started.
+
+    Raises:
+        FileNotFoundError: words or fonts are missing; the message says what to run.
+    """
+    v.words()
+    for held in (False, True):
+        font_files(held)
 
 
 def make_step(

@@ -7,14 +7,17 @@ its own, so a slow group cannot be crowded out.
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import multiprocessing
 import os
 import queue
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -207,6 +210,20 @@ def run_worker(
 def ring_name(spec) -> str:
     """Steps with audio and steps without have rings of their own: every update is made of both."""
     return "audio" if spec.frames else "page"
+
+
+def prepared_dataset(name: str) -> ModuleType:
+    """The module of that name with `SPECS` and `make_step`, which has read what it needs if it has a `prepare`.
+
+    Raises:
+        SystemExit: with one line, where fonts or texts are missing.
+    """
+    dataset = importlib.import_module(name)
+    try:
+        getattr(dataset, "prepare", lambda: None)()
+    except FileNotFoundError as error:
+        sys.exit(str(error))
+    return dataset
 
 
 class Loader:

@@ -19,6 +19,8 @@ from training import dataset
 from training.dataset import SPECS as FIRST_SPECS
 from training.model_config import UNTAUGHT
 from training.office.pages import make_office_document, make_office_page
+from training.office.passages import FOLDER as DOCUMENTS
+from training.office.passages import passages
 from training.pages import Page, Rng, make_page
 from training.questions import ABSENT_SHARE, questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
@@ -26,7 +28,8 @@ from training.tokenizer import BOS, encode
 from training.utterances import Utterance, utter
 from training.utterances.aloud import read_aloud
 from training.utterances.free import free_memo
-from training.utterances.memos import written_memo
+from training.utterances.memos import FOLDER as MEMOS
+from training.utterances.memos import memos, written_memo
 
 CHART_SHARE = 0.12  # of pages: charts, beside those that the kinds' weights bring
 CHARTS = "plot plot_series subject_chart series_chart chart chart_table small_charts figure_page".split()
@@ -196,6 +199,18 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
             pair.branch(*turns_tokens(turns[:1]))
     if seen and not read and pair.room > LEAST_TEXT + TURN:
         pair.branch(*turns_tokens(transcription(r, page, None), pair.room - TURN))
+
+
+def prepare() -> None:
+    """As `training.dataset.prepare`, and the written-out documents and memos.
+
+    Raises:
+        FileNotFoundError: what steps are made of is missing.
+    """
+    dataset.prepare()
+    for folder, texts in ((DOCUMENTS, passages()), (DOCUMENTS / "held", passages(held=True)), (MEMOS, memos())):
+        if not texts:
+            raise FileNotFoundError(f"no texts in {folder}: they are part of the repository")
 
 
 def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.ndarray]:

@@ -24,7 +24,6 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import argparse
 import contextlib
-import importlib
 import json
 import random
 import sys
@@ -46,7 +45,7 @@ from training.base import Base
 from training.checkpoints import CHECKPOINT, carried, has_new_heads, load_weights, replaced, split_weights
 from training.distill import teacher_logits
 from training.graphs import Steps, cuda_capture
-from training.loader import Loader, ring_name, spec_group, to_device
+from training.loader import Loader, prepared_dataset, ring_name, spec_group, to_device
 from training.measures import PACKED, Figures, answer_loss, describe, line, step_statistics
 from training.model import OmniModel
 from training.model_config import AUXILIARY, ModelConfig
@@ -81,14 +80,12 @@ class Trainer:
         if self.base and not self.base.has_weights and (source is None or (args.distill_weight and not args.teacher)):
             sys.exit(f"--base {args.base} has no pretrained weights: add --init and --teacher, such as the same folder")
         self.packed = self.read_packed()
-        dataset = importlib.import_module(args.dataset)
+        dataset = prepared_dataset(args.dataset)
         self.specs = [
             (replace(spec, sequences=min(spec.sequences, args.sequences or spec.sequences)), share)
             for spec, share in dataset.SPECS
             if not args.only or spec.name in args.only
         ]
-        if hasattr(dataset, "prepare"):
-            dataset.prepare()
         self.progress.runs += 1
         self.replicas = Replicas()
         seed_key = (1, args.seed, self.progress.runs, *([self.replicas.rank] if self.replicas.rank else []))

@@ -23,9 +23,14 @@ QUICK = "--dataset tests.training.paired_data --device cpu --workers 1 --slots 4
 QUICK = [*QUICK.split(), *"--teacher-minutes 5 --piece-minutes 5 --only page".split()]
 
 
-def chain(*arguments: str) -> str:
+def run_chain(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "training.chain", "run", *QUICK, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=300)
+    environment = ENVIRONMENT | variables
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300)
+
+
+def chain(*arguments: str) -> str:
+    done = run_chain(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -93,6 +98,14 @@ def test_sessions_go_on_and_start_again_from_parts(base, tmp_path):
     assert "teacher," in log and " kl " in log and f"lr {3e-3 / 30:.2e}" in log
     third = json.loads((tmp_path / "third" / "omni" / "progress.json").read_text())
     assert third["step"] == 10 and third["minutes"] < again["minutes"]
+
+
+def test_a_run_that_cannot_begin_says_why(base, tmp_path):
+    options = ("--base", str(base), "--folder", str(tmp_path / "run"), "--teacher-minutes", "0")
+    missing = run_chain(*options, "--dataset", "training.office_dataset", KVMM_TRAIN_ASSETS=str(tmp_path / "assets"))
+    assert missing.returncode == 1 and "Traceback" not in missing.stdout + missing.stderr
+    assert f"{tmp_path}/assets/words.txt is missing; run: python -m training.assets" in missing.stdout
+    assert missing.stderr == "the piece did not end well, and there is no checkpoint to go on with; its log is above\n"
 
 
 def test_compact_weights_are_read_as_they_were_written(base, tmp_path):

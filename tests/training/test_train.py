@@ -143,6 +143,33 @@ def test_heads_from_nothing_are_told_from_those_that_come_along(trained, tmp_pat
     assert said == [True, False]
 
 
+@pytest.mark.parametrize("dataset", ["training.dataset", "training.office_dataset"])
+def test_missing_fonts_and_words_are_one_line_before_any_process_starts(dataset, tmp_path):
+    command = [sys.executable, "-m", "training.train", "--dataset", dataset, "--device", "cpu", "--out", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "KVMM_TRAIN_ASSETS": str(tmp_path / "assets")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=100)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.strip() == (
+        f"{tmp_path}/assets/words.txt is missing; run: python -m training.assets --out {tmp_path}/assets"
+    )
+
+
+def test_datasets_name_what_is_missing(tmp_path, monkeypatch, train_assets):
+    from training import dataset, office_dataset
+    from training.pages.canvas import font_files
+
+    office_dataset.prepare()
+    monkeypatch.setattr(office_dataset, "memos", tuple)
+    with pytest.raises(FileNotFoundError, match=r"no texts in .*utterances"):
+        office_dataset.prepare()
+    font_files.cache_clear()
+    (tmp_path / "words.txt").write_text("apple river")
+    monkeypatch.setenv("KVMM_TRAIN_ASSETS", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=f"no fonts in {tmp_path}/fonts/train; run: python -m training.assets"):
+        dataset.prepare()
+    font_files.cache_clear()
+
+
 def test_index_step_targets_and_padding():
     spec = SPECS[0][0]
     step = make_step(3, spec)

@@ -98,13 +98,15 @@ def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str
     Args:
         held: the held-out split. latin: only faces that hold all of ``CHARACTERS``, as far as the assets say.
         hand: faces that look written by hand, of no split; empty where the assets have none. Many hold ASCII only.
+
+    Raises:
+        FileNotFoundError: there are none.
     """
     folder = assets_dir() / "fonts" / ("hand" if hand else "held" if held else "train")
     if hand and not folder.is_dir():
         return ()
-    files = tuple(
-        sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf") and p.name not in UNREADABLE)
-    )
+    found = folder.iterdir() if folder.is_dir() else ()
+    files = tuple(sorted(str(p) for p in found if p.suffix in (".ttf", ".otf") and p.name not in UNREADABLE))
     complete = assets_dir() / "fonts" / "latin.txt"
     if latin and complete.is_file():
         names = set(complete.read_text(encoding="utf-8").split("\n"))
