@@ -208,7 +208,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         type=int,
         default=400,
         help="updates in which auxiliary heads that start from nothing on trained towers learn from these without "
-        "teaching them (default 400): at first their gradients are far larger than those of answers, and noise",
+        "teaching them (default 400)",
     )
     add("--audio-weight", type=float, default=1.0, help="weight of micro-batches of audio without pages (default 1)")
     add("--workers", type=int, default=12, help="data processes (default 12)")

@@ -50,8 +50,9 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def has_new_heads(names: Collection[str]) -> bool:
-    """Whether a model that starts from weights of these names has trained towers, and auxiliary heads from nothing."""
-    return any(name.startswith("visual.") for name in names) and not any(name.startswith(AUXILIARY) for name in names)
+    """Whether a model that starts from weights of these names has trained towers, and a new auxiliary head."""
+    heads = [any(name.startswith(head) for name in names) for head in AUXILIARY]
+    return any(name.startswith("visual.") for name in names) and not all(heads)
 
 
 def coded_weights(folder: Path, step: float) -> dict[str, torch.Tensor]:

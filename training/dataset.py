@@ -228,7 +228,7 @@ def prepare() -> None:
     """Reads what steps are made of, before processes that make them are started.
 
     Raises:
-        FileNotFoundError: words or fonts are missing; the message says what to run.
+        MissingAssets: words or fonts are missing; the message says what to run.
     """
     v.words()
     for held in (False, True):

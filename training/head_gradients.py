@@ -2,9 +2,9 @@
 
     python -m training.head_gradients --base assets/office-omni --out training/results/head_gradients.json
 
-A model that is trained on from its shipped weights has towers that read, and heads that know nothing. What their losses
-ask of a tower is then noise, and the optimiser of its matrices (`training.optim`) goes as far whatever a gradient's
-size. `training.train` therefore lets new heads learn for `--head-updates` before they teach.
+A model that is trained on from its shipped weights has towers that read, and heads that know nothing. Where their
+gradients are the larger ones, they lead: the optimiser of a tower's matrices (`training.optim`) goes as far whatever a
+gradient's size. `training.train` lets new heads learn for `--head-updates` before they teach.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def gradients(model: OmniModel, spec: OfficeSpec, seed: int) -> tuple[Tensor, Te
     return answers, heads
 
 
-def compare(model: OmniModel, spec: OfficeSpec, seeds: int, weight: float) -> dict[str, float | int | str]:
+def compare(model: OmniModel, spec: OfficeSpec, seeds: int, weight: float) -> dict[str, float | int]:
     """Medians over seeds: how many times as large the auxiliary gradient is, times its weight, and their cosine."""
     ratios, cosines = [], []
     for seed in range(seeds):
@@ -100,7 +100,7 @@ def main() -> None:
         "what": "gradients of new auxiliary heads in a trained tower, times their weight, relative to those of "
         "answers; medians over steps",
         "command": f"python -m training.head_gradients --base {args.base} --sequences {args.sequences} "
-        f"--steps {args.steps}",
+        f"--steps {args.steps} --aux-weight {args.aux_weight}",
         "model_sha256": file_hash(args.base / WEIGHTS[0]),
         "dtype": "float32",
         "torch": torch.__version__,

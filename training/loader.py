@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from training.model_config import AUDIO_TOKEN, CELL, IMAGE_TOKEN, PADDING, UNTAUGHT
+from training.pages.values import MissingAssets
 
 Step = dict[str, np.ndarray]
 SEQUENCE_MULTIPLE = 64  # sequences are padded to it: attention kernels want aligned masks
@@ -221,7 +222,7 @@ def prepared_dataset(name: str) -> ModuleType:
     dataset = importlib.import_module(name)
     try:
         getattr(dataset, "prepare", lambda: None)()
-    except FileNotFoundError as error:
+    except MissingAssets as error:
         sys.exit(str(error))
     return dataset
 

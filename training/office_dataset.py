@@ -22,6 +22,7 @@ from training.office.pages import make_office_document, make_office_page
 from training.office.passages import FOLDER as DOCUMENTS
 from training.office.passages import passages
 from training.pages import Page, Rng, make_page
+from training.pages.values import MissingAssets
 from training.questions import ABSENT_SHARE, questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
 from training.tokenizer import BOS, encode
@@ -202,15 +203,15 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
 
 
 def prepare() -> None:
-    """As `training.dataset.prepare`, and the written-out documents and memos.
+    """Reads what `training.dataset.prepare` reads, and the written-out documents and memos.
 
     Raises:
-        FileNotFoundError: what steps are made of is missing.
+        MissingAssets: something of it is missing.
     """
     dataset.prepare()
     for folder, texts in ((DOCUMENTS, passages()), (DOCUMENTS / "held", passages(held=True)), (MEMOS, memos())):
         if not texts:
-            raise FileNotFoundError(f"no texts in {folder}: they are part of the repository")
+            raise MissingAssets(f"no texts in {folder}: they are part of the repository")
 
 
 def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.ndarray]:

@@ -65,6 +65,7 @@ class Progress:
     minutes: float = 0.0  # of the schedule
     runs: int = 0  # part of every data seed
     history: list[dict] = field(default_factory=list)  # held-out measurements
+    heads_from: int = 0  # the update from which auxiliary heads teach the towers
 
 
 class Trainer:
@@ -99,7 +100,8 @@ class Trainer:
         adamw = ("model.",) if self.base is not None and args.text_optimizer == "adamw" else ()
         self.optimizer = Optimizer(self.model, args.lr, adamw=adamw)
         loaded = {*(self.base.loaded if self.base else ()), *(self.load(source) if source is not None else ())}
-        self.heads_teach_from = self.progress.step + args.head_updates if has_new_heads(loaded) else 0
+        if has_new_heads(loaded):
+            self.progress.heads_from = self.progress.step + args.head_updates
         self.packed = self.packed and self.packed.to(self.device)
         self.packed_choice = random.Random(args.seed * 1000 + self.progress.runs)  # the same in all processes of a run
         self.rounding = Rounding(self.model, args.round_step) if args.round_step else None
@@ -118,7 +120,7 @@ class Trainer:
         self.held_out: list | None = None
         self.profiler: torch.profiler.profile | None = None
         sizes = sum(p.numel() for p in self.model.export_weights().values()) / 1e6
-        late = f", auxiliary heads teach from update {self.heads_teach_from}" if self.heads_teach_from else ""
+        late = f", auxiliary heads teach from update {heads_from}" if (heads_from := self.progress.heads_from) else ""
         self.say(
             f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, from {source or 'scratch'}, "
             f"{self.minutes:.1f} minutes, {used:.1f} of {args.total_minutes:g} used{late}"
@@ -155,7 +157,7 @@ class Trainer:
         for folder in (None if args.fresh else args.state, args.init):
             if folder is not None and (folder / "progress.json").is_file():
                 saved = json.loads((folder / "progress.json").read_text())
-                progress = Progress(**{k: saved[k] for k in Progress.__dataclass_fields__})
+                progress = Progress(**{k: saved[k] for k in Progress.__dataclass_fields__ if k in saved})
                 if args.elapsed_minutes is not None and folder == args.init:  # else every run would start it again
                     progress.minutes = args.elapsed_minutes
                 return progress, folder
@@ -216,8 +218,9 @@ class Trainer:
             inputs |= {} if keep is None else {"keep": keep}
         if "mel" in batch:
             inputs["mel"] = render_mel(batch["mel"], training, dtype)
-        if training and self.heads_teach_from:  # an input, so that captured steps are the same before and after
-            inputs["heads_teach"] = torch.tensor(float(self.progress.step >= self.heads_teach_from), device=self.device)
+        if training and self.progress.heads_from:  # an input: captured steps are the same before and after
+            late = float(self.progress.step >= self.progress.heads_from)
+            inputs["heads_teach"] = torch.full((), late, device=self.device)
         return inputs
 
     def losses(self, inputs: dict[str, torch.Tensor], training: bool) -> dict[str, torch.Tensor]:
@@ -419,8 +422,8 @@ def main() -> None:
     status = 1
     try:
         # cuDNN's attention is the fastest on Hopper for these shapes; the others take what it refuses.
-        fastest, *others = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
-        order = [fastest, *others, SDPBackend.MATH]
+        order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+        order += [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
         kernels = sdpa_kernel(order, set_priority=True) if trainer.device.type == "cuda" else contextlib.nullcontext()
         if trainer.stream is not None:
             trainer.stream.wait_stream(torch.cuda.current_stream(trainer.device))

@@ -27,7 +27,7 @@ from pathlib import Path
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-shared", "-fPIC")
 SANITIZE = "KVMM_SANITIZE"  # the variable: names of sanitizers, as -fsanitize takes them
 _SECONDS = 120  # for the compiler
-_LOADING = threading.Lock()  # what two threads ask for at once is compiled once, where there is a cache folder
+_LOADING: dict[str, threading.Lock] = {}  # by name: a library that two threads ask for at once is compiled once
 _FILES: list[int] = []  # of loaded libraries: glibc knows one by its name, so no number may be given away again
 
 logger = logging.getLogger(__name__)
@@ -55,13 +55,17 @@ def vectors_header() -> dict[str, str]:
 
 
 def first_loaded(source: Source) -> ctypes.CDLL | None:
-    """The library of the first C compiler that makes one, for this processor if it can; None without any."""
+    """The library of the first C compiler that makes one, for this processor if it can; None without any.
+
+    Threads that ask for one at the same time wait for the first of them, whose file the others load.
+    """
+    lock = _LOADING.setdefault(source.name, threading.Lock())
     for name in ("cc", "gcc", "clang"):
         compiler = shutil.which(name)
         if compiler is None:
             continue
         for tuned in (("-march=native",), ()):
-            with _LOADING, contextlib.suppress(OSError, subprocess.SubprocessError):
+            with lock, contextlib.suppress(OSError, subprocess.SubprocessError):
                 return load(source, compiler, tuned)
     return None
 

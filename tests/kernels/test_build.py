@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -259,3 +261,20 @@ def test_sanitizers_need_their_runtime(monkeypatch):
     with pytest.raises(OSError, match="runtime"):
         build._sanitizer_flags()
     assert native.library() is None or isinstance(native.library(), ctypes._CFuncPtr)
+
+
+def test_threads_that_ask_at_once_compile_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "two.c").write_text("int two(void) { return 2; }")
+    source, compiled, run = build.Source("two", tmp_path / "two.c"), [], build._run
+
+    def counted(*command: str) -> bytes:
+        if "-dM" not in command:
+            compiled.append(command)
+            time.sleep(0.2)  # for the others to ask meanwhile
+        return run(*command)
+
+    monkeypatch.setattr(build, "_run", counted)
+    with ThreadPoolExecutor(4) as pool:
+        libraries = list(pool.map(build.first_loaded, [source] * 4))
+    assert [library.two() for library in libraries] == [2] * 4 and len(compiled) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from training.office.canvas_engine import set_on_canvas
 from training.office.document import Document
-from training.office.hiding import EMPTY, hide
+from training.office.hiding import DASHES, EMPTY, hide
 from training.office.kinds.passages import ask, foreign_question, passage_page, set_passage
 from training.office.lookups import blocks_of
 from training.office.passages import Filler, Question, draw, faults, parse, passages, subjects
@@ -244,7 +244,10 @@ def test_a_hidden_sentence_leaves_its_questions_open_and_the_others_answered():
         opened = frozenset(q.wordings[0] for q in kept if q.answer is None)
         assert opened
         seen |= opened
-        assert left != lines
+        assert len(left) < len(lines) or any(a != b for a, b in zip(left, lines, strict=True))
+        said = " ".join(line for _, line in lines)
+        for question in (q for q in questions if q.wordings in [k.wordings for k in kept if k.answer is None]):
+            assert question.answer in said and question.answer not in text
     assert seen == {"Who looked at it?", "Until when is it open?", "What does it cost?"}
 
 
@@ -330,20 +333,95 @@ A: 30 pounds
         asked = {way: q.answer for q in kept for way in q.wordings}
         assert [len(row) for row in rows] == [3, 3, 3] and rows[0] == ["Room", "Key", "Since"]
         assert [row[0] for row in rows] == ["Room", "Kitchen", "Cellar"]
-        emptied = [cell for row in rows[1:] for cell in row if cell in EMPTY]
+        emptied = [cell for row in rows[1:] for cell in row if cell in EMPTY + DASHES]
         assert (rows[1][1] == "K4") == (asked["kitchen key"] == "K4") == ("room of key K4" in asked)
         assert ("Ann Poole" in text.get("Holder", "")) == (asked["holder"] is not None)
         if text.get("Deposit") == "30 pounds":
             assert ("How much must Ann Poole deposit?" in asked) == (asked["holder"] is not None)
             assert asked["deposit"] == "30 pounds"
         seen["cell"] += len(emptied)
-        seen["emptied"] += text.get("Holder") in EMPTY
+        seen["emptied"] += text.get("Holder") in EMPTY + DASHES
         seen["gone"] += "Holder" not in text
         seen["several"] += sum(q.answer is None for q in kept) > 1
     assert min(seen.values()) > 3, seen
 
 
-def test_pages_for_training_hide_sentences_and_those_for_evaluation_do_not(monkeypatch):
+RIVALS = """
+## list | Cleaning
+weekly = tank
+Keeper = Martino Gutiérrez, with Olivia
+Martino cleans in the evening. A dentist has the key. Ask Ann Poole.
+| Thing | Price | Place
+| Beer | 3.80 | shelf
+| Wine | 5.20 | cellar
+| Cider | 4.10 | barn
+> Glasses
+| Thing | Number | Price | Sum
+| Glass | 10 | 0.08 | 0.80
+| Jug | 2 | 1.50 | 3.00
+Q: Dearest drink? | Which costs most?
+A: Wine
+Q: What does beer cost? | price of beer
+A: 3.80
+Q: Where is the wine? | place of the wine
+A: cellar
+Q: Which drink is in the barn? | drink kept in a barn
+A: Cider
+Q: How often is the tank cleaned? | frequency of the tank
+A: weekly
+Q: What is cleaned every week? | object that is cleaned
+A: tank
+Q: Who keeps it? | keeper
+A: Martino Gutiérrez
+Q: Who has the key? | profession of whoever has the key
+A: dentist
+Q: Whom should one ask? | person to ask
+A: Ann Poole
+Q: What do ten glasses cost? | cost of the glasses
+A: 0.80
+"""
+
+
+def test_nothing_is_asked_that_may_rest_on_what_is_hidden():
+    """Rivals of a comparison, labels, parts of names and products tell what a missing value would."""
+    (passage,) = parse(RIVALS)
+    seen = Counter()
+    for seed in range(200):
+        found = hide(Rng(seed), *passage.fill(Rng(seed)))
+        if found is None:  # the piece that was drawn leaves no question open
+            seen["nothing"] += 1
+            continue
+        left, kept = found
+        answers = {way: q.answer for q in kept for way in q.wordings}
+        text = " ".join(line for _, line in left)
+        assert "Dearest drink?" not in answers and "Which costs most?" not in answers
+        assert "0.80" in text and answers.get("cost of the glasses", "0.80") == "0.80"
+        if "weekly = tank" not in text:
+            assert answers.get("How often is the tank cleaned?") is answers["object that is cleaned"] is None
+            seen["label"] += 1
+        assert "Gutiérrez" in text or "keeper" not in answers  # Martino cleans in the evening
+        if "barn" not in text:
+            assert "drink kept in a barn" not in answers
+        if "cellar" not in text:
+            assert answers["place of the wine"] is None
+            seen["cell"] += 1
+        if "dentist" not in text:
+            assert answers["Who has the key?"] is None
+            seen["sentence"] += 1
+    assert min(seen[name] for name in ("label", "cell", "sentence")) > 3 and 0 < seen["nothing"] < 60, seen
+
+
+def test_an_emptied_value_is_no_dash_where_dashes_mean_something():
+    found = []
+    for bees in ("-", "none"):
+        text = f"## form | Hut\nHolder = Ann Poole\nBees = {bees}\nKey = K4\nQ: Who? | holder\nA: Ann Poole\n"
+        (passage,) = parse(text)
+        left = [hide(Rng(seed), *passage.fill(Rng(seed)))[0] for seed in range(300)]
+        found.append({line.partition(" = ")[2] for lines in left for _, line in lines if line.startswith("Holder")})
+    assert found[0] == set(EMPTY) and found[1] == {*EMPTY, *DASHES}
+
+
+def test_pages_for_training_hide_pieces_and_those_for_evaluation_do_not(monkeypatch):
     hidden = []
     monkeypatch.setattr("training.office.kinds.passages.hide", lambda *args: hidden.append(args))
     for seed in range(30):
@@ -351,4 +429,5 @@ def test_pages_for_training_hide_sentences_and_those_for_evaluation_do_not(monke
     assert not hidden
     for seed in range(30):
         passage_page(Document(Rng(seed), (756, 532), False))
-    assert 8 <= len(hidden) <= 25
+    assert 11 <= len(hidden) <= 25
+    assert {args[4] for args in hidden} == {1, 2, 3}

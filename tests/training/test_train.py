@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,14 @@ from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGenerati
 
 from tests.training.fake_data import SPECS, make_step
 from training.augment import render_mel, render_pages
+from training.base import Base
 from training.checkpoints import MAX_FILE_BYTES, has_new_heads, load_weights
 from training.export import export
+from training.head_gradients import compare, smallest
 from training.loader import index_step
 from training.model import OmniModel
 from training.optim import Optimizer, orthogonalise
+from training.train import Progress, Trainer
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "training" / "tokenizer.json"
@@ -136,11 +140,34 @@ def test_heads_from_nothing_are_told_from_those_that_come_along(trained, tmp_pat
     export(load_weights(trained), TOKENIZER, tmp_path / "omni")
     assert not has_new_heads(load_weights(trained)) and not has_new_heads(())
     assert has_new_heads(load_weights(tmp_path / "omni"))
-    said = []
-    for source in (tmp_path / "omni", trained):
-        options = ("--init", str(source), "--out", str(tmp_path / "out"), "--fresh", "--steps", "1")
-        said.append("auxiliary heads teach from update 7" in train(*options, "--head-updates", "7"))
-    assert said == [True, False]
+    options = ("--out", str(tmp_path / "out"), "--steps", "1", "--head-updates", "7")
+    note = "auxiliary heads teach from update 7"
+    assert note not in train("--init", str(trained), *options, "--fresh")
+    assert note in train("--init", str(tmp_path / "omni"), *options, "--fresh")
+    assert note in train(*options)  # it goes on from its state, whose heads are still learning
+
+
+def test_heads_teach_from_an_update_on():
+    trainer = Trainer.__new__(Trainer)
+    trainer.device = torch.device("cpu")
+    for heads_from, expected in ((0, [None] * 3), (5, [0.0, 1.0, 1.0])):
+        found = []
+        for step in (4, 5, 6):
+            trainer.progress = Progress(step=step, heads_from=heads_from)
+            assert "heads_teach" not in trainer.rendered({}, training=False)
+            found.append(trainer.rendered({}, training=True).get("heads_teach"))
+        assert found == expected
+
+
+def test_gradients_of_heads_are_compared_with_those_of_answers(base, train_assets):
+    used = Base(base)
+    model = OmniModel(used.config)
+    used.start(model, teach=False)
+    spec = replace(smallest("page"), sequences=1, height=112, width=280, seq_len=384, teacher_len=0)
+    torch.manual_seed(0)
+    once, twice = (compare(model, spec, 1, weight) for weight in (1.0, 2.0))
+    assert twice["times"] == pytest.approx(2 * once["times"], abs=0.02) and once["times"] > 0
+    assert -1 <= once["cosine"] == twice["cosine"] <= 1 and once["sequences"] == 1
 
 
 @pytest.mark.parametrize("dataset", ["training.dataset", "training.office_dataset"])

@@ -276,6 +276,12 @@ def draw(r: Rng, held: bool = False) -> Passage:
     return r.pick(subjects(held)[r.choices(list(weights(held)), list(weights(held).values()))[0]])
 
 
+def flattened(title: str, lines: Sequence[tuple[str, str]]) -> str:
+    """All texts of a document in one line, the cells of a row side by side, empty ones left out."""
+    texts = (re.sub(r"\s*\|[\s|]*", " ", text) if sort in ("row", "chart") else text for sort, text in lines)
+    return re.sub(r"\s+", " ", " ".join([title, *texts])).strip()
+
+
 def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
     """What is wrong with a passage, found by filling it a few times."""
     found = []
@@ -307,7 +313,7 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
         shown = [
             f"{label} {value:g}" for _, _, labels, values in charts for label, value in zip(labels, values, strict=True)
         ]
-        flat = re.sub(r"\s+", " ", " ".join([title, *(text.replace(" | ", " ") for _, text in lines), *shown]))
+        flat = flattened(title, [*lines, *(("chart", text) for text in shown)])
         for q in asks:
             if q.answer is not None and not q.derived and q.answer not in flat:
                 found.append(f"not in the text: {q.answer!r} ({q.wordings[0]})")

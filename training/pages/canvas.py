@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from training.pages.values import Rng, assets_dir
+from training.pages.values import MissingAssets, Rng, assets_dir
 
 CELL_HEIGHT, CELL_WIDTH = 14, 7  # one character cell of the auxiliary loss: a 28-pixel merged token has 2 x 4 of them
 PHASES = 3  # sub-pixel positions of a glyph
@@ -100,7 +100,7 @@ def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str
         hand: faces that look written by hand, of no split; empty where the assets have none. Many hold ASCII only.
 
     Raises:
-        FileNotFoundError: there are none.
+        MissingAssets: there are none.
     """
     folder = assets_dir() / "fonts" / ("hand" if hand else "held" if held else "train")
     if hand and not folder.is_dir():
@@ -112,7 +112,7 @@ def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str
         names = set(complete.read_text(encoding="utf-8").split("\n"))
         files = tuple(f for f in files if Path(f).name in names) or files
     if not files:
-        raise FileNotFoundError(f"no fonts in {folder}; run: python -m training.assets --out {assets_dir()}")
+        raise MissingAssets(f"no fonts in {folder}; run: python -m training.assets --out {assets_dir()}")
     return files
 
 

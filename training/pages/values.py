@@ -105,6 +105,10 @@ class Rng(random.Random):
         return self.random() < probability
 
 
+class MissingAssets(FileNotFoundError):
+    """What pages and recordings are made of is not there; the message says what to run."""
+
+
 def assets_dir() -> Path:
     """Folder with fonts, words and voices: ``$KVMM_TRAIN_ASSETS`` or ``.train-assets`` (see ``training/assets.py``)."""
     return Path(os.environ.get("KVMM_TRAIN_ASSETS", ".train-assets"))
@@ -115,7 +119,7 @@ def words() -> list[str]:
     """Lower-case English words of 3 to 11 letters, from the word list in the assets folder."""
     path = assets_dir() / "words.txt"
     if not path.exists():
-        raise FileNotFoundError(f"{path} is missing; run: python -m training.assets --out {assets_dir()}")
+        raise MissingAssets(f"{path} is missing; run: python -m training.assets --out {assets_dir()}")
     return path.read_text().split()
 
 

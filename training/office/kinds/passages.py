@@ -13,6 +13,7 @@ from training.office.lookups import blocks_of
 from training.office.passages import Passage, Question, chart_of, draw, passages
 from training.office.prose import prose
 from training.office.registry import kind
+from training.office.stems import PLAIN, stems
 from training.pages.values import Rng
 
 HIDDEN = 0.55  # of pages: sentences or values are left out, and what they answered is not stated any more
@@ -21,10 +22,8 @@ FOREIGN = 0.4  # of pages: asked more often, words that the page has not come to
 LETTER = 92  # square pixels of a small letter with its share of the leading
 COLUMNS = ("news", "article", "newsletter", "feature", "review", "leaflet", "brochure")
 FRAMED = ("notice", "badge", "label", "ticket", "card", "voucher", "poster", "sign")
-PLAIN = frozenset(word[:5] for word in "what when where which whose whom from with does have that this there many much long will would should must about which their they them were been into than then your name number kind person people page document text written".split())
 # what the document of any kind may say in other words
 ROLES = frozenset(word[:5] for word in "sender sent signed signature sign wrote write written writer author addressed addressee address recipient receives total amount money cost price deadline date dated time when currency customer client phone telephone call contact number town city place street company firm title subject issued issuer year month weekday language country owner holder paid pays".split())
-_WORD = re.compile(r"[^\W\d_]{4,}")
 
 
 @kind("passage", 280.0)
@@ -156,9 +155,9 @@ def foreign_question(r: Rng, questions: list[Question], page: str) -> tuple[str,
     No word of four letters or more of any wording begins as one of the page does, and one of its words at least names a
     thing that not every document has, as senders, dates and sums are.
     """
-    seen = {word[:5] for word in _WORD.findall(page.lower())}
+    seen = stems(page)
     for question in r.sample(questions, len(questions)):
-        stems = [{word[:5] for word in _WORD.findall(way.lower())} - PLAIN for way in question.wordings]
-        if not any(own & seen for own in stems) and min(len(own - ROLES) for own in stems) > 0 and len(set().union(*stems)) > 1:
+        ways = [stems(way) - PLAIN for way in question.wordings]
+        if not any(own & seen for own in ways) and min(len(own - ROLES) for own in ways) > 0 and len(set().union(*ways)) > 1:
             return question.wordings
     return None
