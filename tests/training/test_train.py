@@ -142,7 +142,6 @@ def test_heads_from_nothing_are_told_from_those_that_come_along(trained, tmp_pat
     assert has_new_heads(load_weights(tmp_path / "omni"))
     options = ("--out", str(tmp_path / "out"), "--steps", "1", "--head-updates", "7")
     note = "auxiliary heads teach from update 7"
-    assert note not in train("--init", str(trained), *options, "--fresh")
     assert note in train("--init", str(tmp_path / "omni"), *options, "--fresh")
     assert note in train(*options)  # it goes on from its state, whose heads are still learning
 
@@ -170,9 +169,8 @@ def test_gradients_of_heads_are_compared_with_those_of_answers(base, train_asset
     assert -1 <= once["cosine"] == twice["cosine"] <= 1 and once["sequences"] == 1
 
 
-@pytest.mark.parametrize("dataset", ["training.dataset", "training.office_dataset"])
-def test_missing_fonts_and_words_are_one_line_before_any_process_starts(dataset, tmp_path):
-    command = [sys.executable, "-m", "training.train", "--dataset", dataset, "--device", "cpu", "--out", str(tmp_path)]
+def test_missing_fonts_and_words_are_one_line_before_any_process_starts(tmp_path):
+    command = [sys.executable, "-m", "training.train", "--dataset", "training.office_dataset", "--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "KVMM_TRAIN_ASSETS": str(tmp_path / "assets")}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=100)
     assert done.returncode == 1 and done.stdout == ""
