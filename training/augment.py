@@ -179,6 +179,17 @@ def page_colours(shade: Tensor, dirty: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
+def render_media(batch: dict[str, Tensor], training: bool, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """A batch with its media as `OmniModel.forward` reads them: `pages`, `mel` and, if some were warped, `keep`."""
+    inputs = {name: t for name, t in batch.items() if name != "shade"}
+    if "pages" in batch:
+        inputs["pages"], keep = render_pages(batch["pages"], batch["shade"], training, dtype)
+        inputs |= {} if keep is None else {"keep": keep}
+    if "mel" in batch:
+        inputs["mel"] = render_mel(batch["mel"], training, dtype)
+    return inputs
+
+
 def render_pages(
     pages: Tensor, shade: Tensor, training: bool, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:

@@ -15,16 +15,15 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.augment import render_mel, render_pages
+from training.augment import render_media
 from training.base import Base
 from training.evaluate import file_hash
 from training.finish import WEIGHTS
-from training.loader import index_step, spec_group
+from training.loader import index_step, spec_group, to_device
 from training.model import OmniModel
 from training.office_dataset import SPECS, OfficeSpec, make_step
 
@@ -40,14 +39,9 @@ def gradients(model: OmniModel, spec: OfficeSpec, seed: int) -> tuple[Tensor, Te
     """Gradients float32 `[parameters]` of the loss of answers and of the auxiliary one, for the tower that a step of
     `spec` reads with, of the parameters that both reach.
     """
-    step = index_step(make_step(seed, spec))
-    batch = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in step.items()}
-    pages = mel = None
-    if "pages" in batch:
-        pages, _ = render_pages(batch["pages"], batch["shade"], False, torch.float32)
-    if "mel" in batch:
-        mel = render_mel(batch["mel"], False, torch.float32)
-    losses = model({name: t for name, t in batch.items() if name != "shade"}, pages, mel)
+    batch = to_device(index_step(make_step(seed, spec)), torch.device("cpu"))
+    inputs = render_media(batch, training=False)
+    losses = model(inputs, inputs.get("pages"), inputs.get("mel"))
     tower: nn.Module = getattr(model, TOWERS[spec_group(spec)])
     weights = list(tower.parameters())
     found = [

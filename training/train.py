@@ -39,7 +39,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kvmm.errors import KVMMError
 from training.arguments import parse_arguments
-from training.augment import render_mel, render_pages
+from training.augment import render_media
 from training.averaging import Average
 from training.base import Base
 from training.checkpoints import CHECKPOINT, carried, has_new_heads, load_weights, replaced, split_weights
@@ -210,14 +210,8 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     def rendered(self, batch: dict[str, torch.Tensor], training: bool) -> dict[str, torch.Tensor]:
-        """The batch with its media as the model reads them: `pages`, `keep` and `mel` of `OmniModel.forward`."""
-        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        inputs = {name: t for name, t in batch.items() if name != "shade"}
-        if "pages" in batch:
-            inputs["pages"], keep = render_pages(batch["pages"], batch["shade"], training, dtype)
-            inputs |= {} if keep is None else {"keep": keep}
-        if "mel" in batch:
-            inputs["mel"] = render_mel(batch["mel"], training, dtype)
+        """The batch as `OmniModel.forward` reads it."""
+        inputs = render_media(batch, training, torch.bfloat16 if self.device.type == "cuda" else torch.float32)
         if training and self.progress.heads_from:  # an input: captured steps are the same before and after
             late = float(self.progress.step >= self.progress.heads_from)
             inputs["heads_teach"] = torch.full((), late, device=self.device)
@@ -422,8 +416,12 @@ def main() -> None:
     status = 1
     try:
         # cuDNN's attention is the fastest on Hopper for these shapes; the others take what it refuses.
-        order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
-        order += [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        order = [
+            SDPBackend.CUDNN_ATTENTION,
+            SDPBackend.FLASH_ATTENTION,
+            SDPBackend.EFFICIENT_ATTENTION,
+            SDPBackend.MATH,
+        ]
         kernels = sdpa_kernel(order, set_priority=True) if trainer.device.type == "cuda" else contextlib.nullcontext()
         if trainer.stream is not None:
             trainer.stream.wait_stream(torch.cuda.current_stream(trainer.device))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from training.office.passages import Question, flattened
+from training.office.passages import Question, flat, flattened
 from training.office.stems import PLAIN, stems
 from training.pages.values import MONTHS, WEEKDAYS, Rng
 
@@ -72,14 +72,9 @@ def _counts(cell: str) -> bool:
     return any(c.isdigit() for c in cell)
 
 
-def flat(text: str) -> str:
-    """The text in one line of single spaces."""
-    return re.sub(r"\s+", " ", text).strip()
-
-
 def states(text: str, answer: str) -> bool:
     """Whether ``text`` holds the answer as words of their own, the last one with an ending or without: "Mondays"."""
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\d)", text) is not None
+    return answer in text and re.search(rf"(?<!\w){re.escape(answer)}(?!\d)", text) is not None
 
 
 def without(r: Rng, lines: list[Line], number: int, missing: str) -> list[Line]:

@@ -276,10 +276,15 @@ def draw(r: Rng, held: bool = False) -> Passage:
     return r.pick(subjects(held)[r.choices(list(weights(held)), list(weights(held).values()))[0]])
 
 
+def flat(text: str) -> str:
+    """The text in one line of single spaces."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
 def flattened(title: str, lines: Sequence[tuple[str, str]]) -> str:
     """All texts of a document in one line, the cells of a row side by side, empty ones left out."""
     texts = (re.sub(r"\s*\|[\s|]*", " ", text) if sort in ("row", "chart") else text for sort, text in lines)
-    return re.sub(r"\s+", " ", " ".join([title, *texts])).strip()
+    return flat(" ".join([title, *texts]))
 
 
 def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
@@ -313,9 +318,9 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
         shown = [
             f"{label} {value:g}" for _, _, labels, values in charts for label, value in zip(labels, values, strict=True)
         ]
-        flat = flattened(title, [*lines, *(("chart", text) for text in shown)])
+        whole = flattened(title, [*lines, *(("chart", text) for text in shown)])
         for q in asks:
-            if q.answer is not None and not q.derived and q.answer not in flat:
+            if q.answer is not None and not q.derived and q.answer not in whole:
                 found.append(f"not in the text: {q.answer!r} ({q.wordings[0]})")
             if q.answer is not None and len(q.answer.split()) > 24:
                 found.append(f"a long answer: {q.answer!r}")
