@@ -26,6 +26,7 @@ from training.finish import WEIGHTS
 from training.loader import index_step
 from training.measures import Figures
 from training.model import OmniModel
+from training.office.pages import own_questions
 from training.office_dataset import SPECS, make_tokens, text_page
 from training.pages import Rng
 
@@ -39,7 +40,7 @@ def measure(model: OmniModel, sequences: int, held: bool, seed: int) -> dict[str
     r, figures = Rng(seed), Figures()
     for begin in range(0, sequences, TOGETHER):
         count = min(TOGETHER, sequences - begin)
-        pages = [text_page(r, spec, held, KIND) for _ in range(count)]
+        pages = [own_questions(text_page(r, spec, held, KIND)) for _ in range(count)]
         step = index_step(make_tokens(r, replace(spec, sequences=count), pages, held=True), branches=True)
         batch = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in step.items()}
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=cpu_multiplies_bfloat16()):

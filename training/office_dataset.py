@@ -18,9 +18,11 @@ import numpy as np
 from training import dataset
 from training.dataset import SPECS as FIRST_SPECS
 from training.model_config import UNTAUGHT
-from training.office.pages import make_office_document, make_office_page
+from training.office.document import KIND_ASKED, a_kind
+from training.office.pages import make_office_document, make_office_page, own_questions
 from training.office.passages import FOLDER as DOCUMENTS
 from training.office.passages import passages
+from training.office.small_talk import about_any_page, small_talk, thanks
 from training.pages import Page, Rng, make_page
 from training.pages.values import MissingAssets
 from training.questions import ABSENT_SHARE, questions_about, transcription
@@ -47,7 +49,10 @@ WRITTEN_ABSENT_SHARE = 0.15  # questions without an answer for each with one, of
 PASSAGE_SHARE = 0.45  # of text steps' pages: written documents, in addition to those that `any_page` draws
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
-SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
+KIND_SHARE = 0.15  # of sequences: asked what the page is
+TALK_SHARE, ANY_PAGE_SHARE = 0.1, 0.25  # of sequences: something that is no question, and one that fits any page
+THANKS_SHARE = 0.02  # of branches: they end with thanks
+WRITTEN = "passage"  # the kind of pages that set a document of `training/office/texts`
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
     "receipt_world": "a receipt", "prose": "a page of text", "program_window": "a screenshot of a program",
@@ -103,7 +108,13 @@ def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
 
 def absent_share(page: Page) -> float:
     """Questions without an answer for each with one, of those that a page is asked."""
-    return WRITTEN_ABSENT_SHARE if page.kind == "passage" else ABSENT_SHARE
+    return WRITTEN_ABSENT_SHARE if page.kind == WRITTEN else ABSENT_SHARE
+
+
+def kind_name(page: Page) -> str:
+    """What a page is, as an answer: "an invoice"."""
+    own = next((fact.value for fact in page.facts if fact.asks == KIND_ASKED), None)
+    return own or KIND_NAMES.get(page.kind) or a_kind(page.kind.replace("_", " "))
 
 
 def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> Page:
@@ -112,7 +123,7 @@ def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> 
     Written documents are drawn more often than for a page that is seen: they ask most of a reader. Held-out pages are
     documents that training never meets, if no ``kind`` is asked for: is it reading, or does it know them.
     """
-    kind = "passage" if kind is None and (held or r.chance(PASSAGE_SHARE)) else kind
+    kind = WRITTEN if kind is None and (held or r.chance(PASSAGE_SHARE)) else kind
     for _ in range(TRIES):
         if kind is None:
             page = any_page(r, spec.height, spec.width, held)
@@ -189,13 +200,23 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
     if read:
         limit = max(SHORT_TEXT, int(LONG_PART * pair.room)) if r.chance(LONG_SHARE) else SHORT_TEXT
         pair.branch(*turns_tokens(transcription(r, page, None), limit))
-    if r.chance(0.15):
-        plain = page.kind.replace("_", " ")
-        name = KIND_NAMES.get(page.kind, f"{'an' if plain[0] in 'aeiou' else 'a'} {plain}")
-        pair.branch(*turns_tokens([(r.pick(SUMMARIES), name, ANSWER)]))
+    name = kind_name(page)
+    first = []
+    if page.kind != WRITTEN and r.chance(KIND_SHARE):  # written documents ask for what they are themselves
+        first.append((r.pick(KIND_ASKED), name))
+    if held and page.kind == WRITTEN:  # the batches that runs are compared on were drawn without what any page is asked
+        page = own_questions(page)
+    if not held and r.chance(TALK_SHARE):
+        first.append(small_talk(r))
+    if not held and r.chance(ANY_PAGE_SHARE):
+        first.append(about_any_page(r, page, name))
+    for turn in first:
+        pair.branch(*turns_tokens([(*turn, ANSWER)]))
     questions = questions_about(r, [page], MOST_QUESTIONS, held, absent_share(page))
     while questions and pair.room > 24:
         turns = [questions.pop() for _ in range(min(len(questions), r.choices((1, 2, 3), (6, 3, 2))[0]))]
+        if not held and r.chance(THANKS_SHARE):
+            turns.append((*thanks(r), ANSWER))
         if not pair.branch(*turns_tokens(turns)) and len(turns) > 1:
             pair.branch(*turns_tokens(turns[:1]))
     if seen and not read and pair.room > LEAST_TEXT + TURN:

@@ -6,8 +6,10 @@ from collections.abc import Collection
 
 from training import wordings
 from training.heldout.writer import Writer, turn
-from training.office.pages import make_office_page
+from training.office.document import KIND_ASKED
+from training.office.pages import make_office_page, own_questions
 from training.office.registry import kinds
+from training.office.small_talk import about_any_page, small_talk
 from training.pages import PAGE_SHAPES, Fact, Page, Rng, make_page
 from training.questions import absent_facts, document_facts, questions_about
 
@@ -127,9 +129,25 @@ def unseen(writer: Writer, seed: int, count: int) -> None:
     for number in range(count):
         page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind="passage")
         path = writer.image(f"unseen-{number:03d}", page.rgb())
-        for question, answer, _ in questions_about(r, [page], 5, held=False):
+        for question, answer, _ in questions_about(r, [own_questions(page)], 5, held=False):
             key = "absent" if answer == wordings.NOT_STATED else "stated"
             writer.add("unseen", "passage", [path], None, [turn(question, answer, key)])
+
+
+def first_words(writer: Writer, seed: int, count: int) -> None:
+    """What people say before they ask, about written-out documents kept out of training, in wordings kept out, too."""
+    r = Rng(seed)
+    for number in range(count):
+        page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind="passage")
+        path = writer.image(f"first-words-{number:03d}", page.rgb())
+        kind = next(fact.value for fact in page.facts if fact.asks == KIND_ASKED)
+        asked = (
+            (KIND_ASKED[-1], kind, "kind"),
+            (*small_talk(r, True), "talk"),
+            (*about_any_page(r, page, kind, True), "any"),
+        )
+        for question, answer, key in asked:
+            writer.add("first-words", "passage", [path], None, [turn(question, answer, key)])
 
 
 def conversations(writer: Writer, seed: int, count: int) -> None:

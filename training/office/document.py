@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -12,7 +13,23 @@ SUMMARISE = (
     "Summarise this.", "Summarise the document.", "Summarize this page.", "What is this about?", "Give me a summary.", "What is the page about?", "Tell me in one sentence what this is.",
     "Sum this up in a sentence.", "What is going on here?", "What is it all about?", "Short summary please.", "Describe this document in one sentence.", "What is this document about?",
 )  # fmt: skip
+KIND_ASKED = (
+    "What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?", "What am I looking at?", "Which sort of document is it?", "What document is this?",
+    "document type", "What is it?", "Tell me what this is.", "What have I got here?", "Name the kind of document.",
+)  # fmt: skip
+_HEAD = re.compile(r",| (?:about|and|at|between|by|for|from|in|inside|of|on|through|to|told|under|with) ")
+_MANY = re.compile(
+    r"(?<![sui])s$|\b(?:news|advice|property|(?<!e-)mail)$"
+)  # "minutes" and "advice" stand without an article
+_VOWEL = re.compile(r"[AEIOaeio]|[Uu](?!n[it]|s[aeu])|hour|honour|[FHLMNRSX][A-Z]")
 Part = int  # of a block: a line, a field, a row; what questions rest on
+
+
+def a_kind(name: str) -> str:
+    """The name of a kind of document as an answer: "an invoice", "minutes"."""
+    if _MANY.search(_HEAD.split(name)[0]):
+        return name
+    return f"{'an' if _VOWEL.match(name) else 'a'} {name}"
 
 
 @dataclass

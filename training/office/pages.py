@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
 from training.office import pdf_engine
 from training.office.canvas_engine import office_style, set_on_canvas
 from training.office.chart_ladder import NAMES, listing
-from training.office.document import Block, Document
+from training.office.document import KIND_ASKED, SUMMARISE, Block, Document
 from training.office.lookups import add_lookups, blocks_of
 from training.office.near_misses import near_misses
 from training.office.ornaments import ORNAMENT_SHARE, ornament
@@ -65,6 +66,11 @@ def facts_of(document: Document, drawn: set[int]) -> tuple[list[Fact], list[Fact
     known = [fact.subject for fact in (*stated, *absent)]
     once = lambda facts: [fact for fact in facts if known.count(fact.subject) == 1]  # noqa: E731
     return once(stated), once(absent)
+
+
+def own_questions(page: Page) -> Page:
+    """The page of a written-out document with the questions of its file alone, not what any page may be asked."""
+    return replace(page, facts=[fact for fact in page.facts if fact.asks not in (KIND_ASKED, SUMMARISE)])
 
 
 def chart_lines(document: Document, drawn: set[int]) -> list[str]:

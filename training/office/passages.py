@@ -17,6 +17,7 @@ show what a model makes of documents that it has not met. One begins with ``## k
 ``A: text``         its answer, which stands in the document letter for letter
 ``D: text``         its answer where the document does not say it in these words: a count, a sum, "Yes"
 ``N: a | b``        questions, or wordings of one, that the document does not answer
+``S: text``         what the document is about, in one sentence that holds whatever fills the blanks
 =================== ==============================================================
 
 Blanks stand in braces everywhere: ``{p}`` a person, ``{town}``, ``{date}`` and so on (:data:`BLANKS`). Digits behind a
@@ -37,6 +38,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+from training.office.document import SUMMARISE
 from training.office.values import Dates, Money, person, town
 from training.pages import values as v
 from training.pages.canvas import classes_of
@@ -47,6 +49,7 @@ FOLDER = Path(__file__).with_name("texts")
 SPREAD = 0.8  # power of a subject's number of passages: below 1, passages of large subjects are drawn less often
 LONG = 800  # mean characters of a subject that is drawn twice as often as one of short passages
 WORDS = "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty".split()
+LONGEST, LONGEST_SUMMARY = 24, 40  # words of an answer
 TINY = "two three four five six seven eight nine".split()
 _CHOICE = re.compile(r"\{(\w+):((?:[^{}]|\{[^{}]*\})*)\}")
 _BLANK = re.compile(r"\{(\w+?)(\d*)(?:\.(first|last))?\}")
@@ -148,6 +151,11 @@ class Question:
     answer: str | None
     derived: bool = False
 
+    @property
+    def summarises(self) -> bool:
+        """Whether it asks what the document is about."""
+        return self.wordings == SUMMARISE
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -237,6 +245,8 @@ def parse(source: str, where: str = "") -> list[Passage]:
                 open_question = ways
             elif mark == "N:":
                 questions.append(Question(ways, None))
+            elif mark == "S:":
+                questions.append(Question(SUMMARISE, body, derived=True))
             else:
                 lines.append(_line(text))
         if open_question is not None:
@@ -322,7 +332,8 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
         for q in asks:
             if q.answer is not None and not q.derived and q.answer not in whole:
                 found.append(f"not in the text: {q.answer!r} ({q.wordings[0]})")
-            if q.answer is not None and len(q.answer.split()) > 24:
+            longest = LONGEST_SUMMARY if q.summarises else LONGEST
+            if q.answer is not None and len(q.answer.split()) > longest:
                 found.append(f"a long answer: {q.answer!r}")
             if len(q.wordings) < 2:
                 found.append(f"only one wording: {q.wordings}")

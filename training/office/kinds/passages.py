@@ -7,10 +7,10 @@ from __future__ import annotations
 import itertools
 import re
 
-from training.office.document import Document, Part
-from training.office.hiding import hide
+from training.office.document import KIND_ASKED, Document, Part, a_kind
+from training.office.hiding import hide, told_by
 from training.office.lookups import blocks_of
-from training.office.passages import Passage, Question, chart_of, draw, passages
+from training.office.passages import Passage, Question, chart_of, draw, flattened, passages
 from training.office.prose import prose
 from training.office.registry import kind
 from training.office.stems import PLAIN, stems
@@ -36,11 +36,17 @@ def passage_page(d: Document) -> None:
     fitting = (p for p in (draw(r, d.held) for _ in range(12)) if p.length < room)
     chosen = next(fitting, None) or min(known, key=lambda p: p.length)
     title, lines, questions = chosen.fill(r)
+    summaries = [q for q in questions if q.summarises]
     if not d.held and r.chance(HIDDEN):
         lines, questions = hide(r, title, lines, questions, r.choices(HIDDEN_PIECES, PIECE_WEIGHTS)[0]) or (lines, questions)
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
-        ask(d, question, texts)
+        if not question.summarises:
+            ask(d, question, texts)
+    for question in summaries:
+        if told_by(question.answer, flattened(title, lines)):
+            ask(d, question, texts)
+    d.ask(KIND_ASKED, a_kind(chosen.kind), *(part for _, part in texts[:1]))
     other = draw(r, d.held)
     if r.chance(FOREIGN) and other.kind != chosen.kind and (foreign := foreign_question(r, other.fill(r)[2], " ".join(text for text, _ in texts))):
         d.absent(*foreign)
