@@ -22,8 +22,8 @@ NOT_MEASURED = "not measured for this model"
 _SCOPES = {
     OFFICE_MODEL: (
         "office-omni is small. It is for letters, minutes, receipts, forms, timetables, notices and voice memos "
-        "of up to 30 seconds, and gets one answer in four wrong. For charts or videos, start the app with a larger "
-        "model."
+        "of up to 30 seconds, and gets one answer in four wrong. For summaries, charts or videos, start the app with a "
+        "larger model."
     ),
     TINY_MODEL: (
         "tiny-omni is the smallest model: it finds values, names, dates and cells of tables on up to eight printed "
