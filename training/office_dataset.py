@@ -22,13 +22,13 @@ from training.office.document import KIND_ASKED, a_kind
 from training.office.pages import make_office_document, make_office_page, own_questions
 from training.office.passages import FOLDER as DOCUMENTS
 from training.office.passages import passages
-from training.office.small_talk import about_any_page, small_talk, thanks
+from training.office.small_talk import about_any_page, about_any_recording, small_talk, thanks
 from training.pages import Page, Rng, make_page
 from training.pages.values import MissingAssets
 from training.questions import ABSENT_SHARE, questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
 from training.tokenizer import BOS, encode
-from training.utterances import Utterance, utter
+from training.utterances import QA, Utterance, utter
 from training.utterances.aloud import read_aloud
 from training.utterances.free import free_memo
 from training.utterances.memos import FOLDER as MEMOS
@@ -158,6 +158,16 @@ def any_utterance(r: Rng, held: bool, frames: int) -> Utterance:
     return utter(r, held, "memo" if frames > 600 and r.chance(0.7) else None)
 
 
+def any_recording(r: Rng, held: bool, frames: int) -> Utterance:
+    """What a recording says, and now and then what is said before anything is asked about it."""
+    spoken, first = any_utterance(r, held, frames), []
+    if not held and r.chance(TALK_SHARE):
+        first.append(QA("talk", *small_talk(r)))
+    if not held and r.chance(ANY_PAGE_SHARE):
+        first.append(QA("any", *about_any_recording(r)))
+    return dataclasses.replace(spoken, qa=(*spoken.qa, *first)) if first else spoken
+
+
 class Pair:
     """A student's sequence and, unless ``teacher_len`` is 0, the teacher's, with the same branches."""
 
@@ -242,7 +252,7 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
     if spec.pages > 1 or spec.frames:
         # What is asked aloud is phrased for the ear, by the wordings of `training.pages`.
         pages = None if spec.clips and spec.pages else any_pages
-        return dataset.make_step(seed, spec, held, pages, any_utterance, 0.0 if held else LATER_SHARE)
+        return dataset.make_step(seed, spec, held, pages, any_recording, 0.0 if held else LATER_SHARE)
     r = Rng(seed)
     draw = (lambda: any_page(r, spec.height, spec.width, held)) if spec.pages else (lambda: text_page(r, spec, held))
     pages = [draw() for _ in range(spec.sequences)]

@@ -164,3 +164,17 @@ def test_it_is_found_by_its_name(monkeypatch, tmp_path):
     assert processor.image_processor.size["longest_edge"] == 1000 * 28 * 28
     monkeypatch.setattr("kvmm.models.loading.assets_folder", lambda: tmp_path)
     assert embedded_models() == []  # as in a wheel
+
+
+def test_what_it_makes_of_first_words_is_the_measured_one():
+    found = json.loads((ROOT / "training/results/first_words.json").read_text(encoding="utf-8"))
+    said = " ".join(CARD.split())
+    kinds, others = found["said_to_be_a_passage"], found["refused"]
+    assert f'it says "a passage" for {kinds["count"]} of them' in said and f"{kinds['n']} documents never met" in said
+    assert f"{others['count']} of {others['n']} greetings, thanks, requests" in said
+    assert found["model_sha256"] == hashlib.sha256((FOLDER / PACKED_FILE).read_bytes()).hexdigest()
+    exact = short(found["sets"]["first-words"]["exact_match"])
+    text = " ".join(text_of("training/README.md").split())
+    assert (
+        f"answer {exact} of the held-out set `first-words` exactly, and call {kinds['count']} of {kinds['n']}" in text
+    )

@@ -89,6 +89,16 @@ _ENGLISH, ENGLISH_WORDS = (
     re.compile(r"\b(?:the|of|and|to|for|in|is|at|with|from|by|on|are|was|this|you|not)\b", re.I),
     4,
 )
+HEARD = (
+    "What is this?",
+    "What is it?",
+    "What do I hear?",
+    "What is on the recording?",
+    "What did I upload?",
+    "What sort of file is this?",
+    "What am I listening to?",
+)
+A_RECORDING = "a recording of someone speaking"
 _SUM = re.compile(
     r"[$\u20ac\u00a3\u00a5]|\b(?:EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK|euros?|dollars?|pounds?|francs?)\b"
 )
@@ -129,6 +139,12 @@ def about_any_page(r: Rng, page: Page, kind: str, held: bool = False) -> tuple[s
         known.append((MONEY, "No"))
     known += [(COUNT, "1"), (MORE, "No")]
     asked, answer = r.pick(known)
+    return _one(r, asked, held), answer
+
+
+def about_any_recording(r: Rng, held: bool = False) -> tuple[str, str]:
+    """A question that fits any recording, and its answer."""
+    asked, answer = r.pick(((HEARD, A_RECORDING), (LANGUAGE, "English")))
     return _one(r, asked, held), answer
 
 
