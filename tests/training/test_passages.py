@@ -8,9 +8,8 @@ from collections import Counter
 import pytest
 
 from training.office.canvas_engine import set_on_canvas
-from training.office.document import KIND_ASKED, SUMMARISE, Document, a_kind
-from training.office.hiding import DASHES, EMPTY, hide, told_by
-from training.office.kinds import passages as kinds_of_passages
+from training.office.document import KIND_ASKED, Document
+from training.office.hiding import DASHES, EMPTY, hide
 from training.office.kinds.passages import ask, foreign_question, passage_page, set_passage
 from training.office.lookups import blocks_of
 from training.office.passages import Filler, Question, draw, faults, parse, passages, subjects
@@ -432,65 +431,3 @@ def test_pages_for_training_hide_pieces_and_those_for_evaluation_do_not(monkeypa
         passage_page(Document(Rng(seed), (756, 532), False))
     assert 11 <= len(hidden) <= 25
     assert {args[4] for args in hidden} == {1, 2, 3}
-
-
-SUMMARISED = """
-## letter of a water company | Your meter
-Dear {p1}, on {date1} the meter is read. The reader, {p2}, will ring. It hangs in the cellar. We take {money1} a visit.
-S: A water company tells {p1} that {p2} comes on {date1}.
-Q: Who comes? | name of the reader
-A: {p2}
-Q: What does it cost? | fee
-A: {money1}
-"""
-
-
-def test_a_summary_is_asked_for_in_its_own_words_and_only_while_it_holds(monkeypatch):
-    (passage,) = parse(SUMMARISED)
-    assert faults(passage) == []
-    (summary,) = [q for q in passage.questions if q.summarises]
-    assert summary.wordings == SUMMARISE and summary.derived
-    monkeypatch.setattr(kinds_of_passages, "draw", lambda r, held: passage)
-    seen = set()
-    for seed in range(60):
-        document = Document(Rng(seed), (756, 532))
-        passage_page(document)
-        asked = {one.questions: one.answer for one in document.asks}
-        assert asked[KIND_ASKED] == "a letter of a water company"
-        said = {one.questions[0]: one.answer for one in document.asks}
-        assert (SUMMARISE in asked) == (said["Who comes?"] is not None)  # the name is in the summary, the fee is not
-        seen.add((said["Who comes?"] is None, said["What does it cost?"] is None))
-    assert len(seen) >= 3
-
-
-def test_what_a_summary_names_must_stand_on_the_page():
-    page = "Dear Ann Poole, the meter is read on 3 May."
-    assert told_by("Ann Poole's meter is read on 3 May.", page)
-    assert told_by("Meter readings of Ann Poole.", page)
-    assert not told_by("The meter of Tom is read.", page)
-    assert not told_by("The meter is read on 4 May.", page)
-
-
-@pytest.mark.parametrize(
-    ("kind", "named"),
-    [
-        ("letter of a credit union", "a letter of a credit union"),
-        ("invoice", "an invoice"),
-        ("minutes of a meeting", "minutes of a meeting"),
-        ("house rules", "house rules"),
-        ("advice for travellers", "advice for travellers"),
-        ("e-mail", "an e-mail"),
-        ("e-mail to members", "an e-mail to members"),
-        ("boarding pass", "a boarding pass"),
-        ("bus", "a bus"),
-        ("union flyer", "a union flyer"),
-        ("user guide", "a user guide"),
-        ("urgent notice", "an urgent notice"),
-        ("umbrella tag", "an umbrella tag"),
-        ("HR slide", "an HR slide"),
-        ("honours board", "an honours board"),
-        ("hotel bill", "a hotel bill"),
-    ],
-)
-def test_kinds_are_named_with_their_article(kind, named):
-    assert a_kind(kind) == named
