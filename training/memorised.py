@@ -27,11 +27,11 @@ from training.loader import index_step
 from training.measures import Figures
 from training.model import OmniModel
 from training.office.pages import own_questions
+from training.office.passages import WRITTEN
 from training.office_dataset import SPECS, make_tokens, text_page
 from training.pages import Rng
 
 TOGETHER = 6  # sequences of a forward pass
-KIND = "passage"
 
 
 def measure(model: OmniModel, sequences: int, held: bool, seed: int) -> dict[str, Any]:
@@ -40,13 +40,13 @@ def measure(model: OmniModel, sequences: int, held: bool, seed: int) -> dict[str
     r, figures = Rng(seed), Figures()
     for begin in range(0, sequences, TOGETHER):
         count = min(TOGETHER, sequences - begin)
-        pages = [own_questions(text_page(r, spec, held, KIND)) for _ in range(count)]
+        pages = [own_questions(text_page(r, spec, held, WRITTEN)) for _ in range(count)]
         step = index_step(make_tokens(r, replace(spec, sequences=count), pages, held=True), branches=True)
         batch = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in step.items()}
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=cpu_multiplies_bfloat16()):
             out = model(batch, None, None)
-        figures.add(KIND, out, batch["target_weight"], batch["target_branch"])
-    found = figures.describe()[KIND]
+        figures.add(WRITTEN, out, batch["target_weight"], batch["target_branch"])
+    found = figures.describe()[WRITTEN]
     return {"loss": found["answer"], **{name: found[name] for name in ("accuracy", "exact", "branches")}}
 
 

@@ -21,8 +21,8 @@ from training.model_config import UNTAUGHT
 from training.office.document import KIND_ASKED, a_kind
 from training.office.pages import make_office_document, make_office_page, own_questions
 from training.office.passages import FOLDER as DOCUMENTS
-from training.office.passages import passages
-from training.office.small_talk import about_any_page, about_any_recording, small_talk, thanks
+from training.office.passages import WRITTEN, passages
+from training.office.small_talk import about_any_page, about_any_recording, remark, thanks
 from training.pages import Page, Rng, make_page
 from training.pages.values import MissingAssets
 from training.questions import ABSENT_SHARE, questions_about, transcription
@@ -50,9 +50,8 @@ PASSAGE_SHARE = 0.45  # of text steps' pages: written documents, in addition to 
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 KIND_SHARE = 0.15  # of sequences: asked what the page is
-TALK_SHARE, ANY_PAGE_SHARE = 0.1, 0.25  # of sequences: something that is no question, and one that fits any page
+TALK_SHARE, ANY_PAGE_SHARE = 0.1, 0.25  # of sequences: a remark, and a question that fits any page or recording
 THANKS_SHARE = 0.02  # of branches: they end with thanks
-WRITTEN = "passage"  # the kind of pages that set a document of `training/office/texts`
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
     "receipt_world": "a receipt", "prose": "a page of text", "program_window": "a screenshot of a program",
@@ -111,12 +110,6 @@ def absent_share(page: Page) -> float:
     return WRITTEN_ABSENT_SHARE if page.kind == WRITTEN else ABSENT_SHARE
 
 
-def kind_name(page: Page) -> str:
-    """What a page is, as an answer: "an invoice"."""
-    own = next((fact.value for fact in page.facts if fact.asks == KIND_ASKED), None)
-    return own or KIND_NAMES.get(page.kind) or a_kind(page.kind.replace("_", " "))
-
-
 def text_page(r: Rng, spec: OfficeSpec, held: bool, kind: str | None = None) -> Page:
     """A page to be read as text, whole: questions about what is cut off would teach to make answers up.
 
@@ -162,7 +155,7 @@ def any_recording(r: Rng, held: bool, frames: int) -> Utterance:
     """What a recording says, and now and then what is said before anything is asked about it."""
     spoken, first = any_utterance(r, held, frames), []
     if not held and r.chance(TALK_SHARE):
-        first.append(QA("talk", *small_talk(r)))
+        first.append(QA("talk", *remark(r)))
     if not held and r.chance(ANY_PAGE_SHARE):
         first.append(QA("any", *about_any_recording(r)))
     return dataclasses.replace(spoken, qa=(*spoken.qa, *first)) if first else spoken
@@ -210,18 +203,20 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
     if read:
         limit = max(SHORT_TEXT, int(LONG_PART * pair.room)) if r.chance(LONG_SHARE) else SHORT_TEXT
         pair.branch(*turns_tokens(transcription(r, page, None), limit))
-    name = kind_name(page)
     first = []
-    if page.kind != WRITTEN and r.chance(KIND_SHARE):  # written documents ask for what they are themselves
-        first.append((r.pick(KIND_ASKED), name))
-    if held and page.kind == WRITTEN:  # the batches that runs are compared on were drawn without what any page is asked
+    if page.kind == WRITTEN and held:  # batches that runs are compared on keep to the questions of the documents
         page = own_questions(page)
+    elif page.kind != WRITTEN and r.chance(KIND_SHARE):  # written documents ask for what they are themselves
+        name = KIND_NAMES.get(page.kind) or a_kind(page.kind.replace("_", " "))
+        first.append((r.pick(KIND_ASKED[:-1]), name))
     if not held and r.chance(TALK_SHARE):
-        first.append(small_talk(r))
+        first.append(remark(r))
     if not held and r.chance(ANY_PAGE_SHARE):
-        first.append(about_any_page(r, page, name))
+        first.append(about_any_page(r, page))
+    own = {way.lower() for fact in (*page.facts, *(page.absent or ())) for way in fact.asks}
     for turn in first:
-        pair.branch(*turns_tokens([(*turn, ANSWER)]))
+        if turn[0].lower() not in own:  # "thanks" asks for who is thanked where a document has such a part
+            pair.branch(*turns_tokens([(*turn, ANSWER)]))
     questions = questions_about(r, [page], MOST_QUESTIONS, held, absent_share(page))
     while questions and pair.room > 24:
         turns = [questions.pop() for _ in range(min(len(questions), r.choices((1, 2, 3), (6, 3, 2))[0]))]

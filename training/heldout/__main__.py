@@ -28,7 +28,7 @@ SETS: dict[str, Callable[[Writer], None]] = {
     "office": lambda w: pages.office(w, 9014, 2),
     "unseen": lambda w: pages.unseen(w, 9015, 640),
     "charts": lambda w: pages.office(w, 9016, 6, "charts", CHARTED),
-    "first-words": lambda w: pages.first_words(w, 9017, 120),
+    "first-words": lambda w: pages.first_words(w, 9017, 60),
 }
 BY_NAME = ("office", "unseen", "charts", "first-words")  # written only if asked for
 

@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 from training import wordings
 from training.heldout.writer import Writer, turn
-from training.office.document import KIND_ASKED
+from training.office.document import KIND_ASKED, a_kind, noun_of
 from training.office.pages import make_office_page, own_questions
+from training.office.passages import WRITTEN
 from training.office.registry import kinds
-from training.office.small_talk import about_any_page, small_talk
+from training.office.small_talk import about_any_page, remark
 from training.pages import PAGE_SHAPES, Fact, Page, Rng, make_page
 from training.questions import absent_facts, document_facts, questions_about
 
@@ -127,27 +128,28 @@ def unseen(writer: Writer, seed: int, count: int) -> None:
     """Questions about pages of written-out documents that are kept out of training, as their writers worded them."""
     r = Rng(seed)
     for number in range(count):
-        page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind="passage")
+        page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind=WRITTEN)
         path = writer.image(f"unseen-{number:03d}", page.rgb())
         for question, answer, _ in questions_about(r, [own_questions(page)], 5, held=False):
             key = "absent" if answer == wordings.NOT_STATED else "stated"
-            writer.add("unseen", "passage", [path], None, [turn(question, answer, key)])
+            writer.add("unseen", WRITTEN, [path], None, [turn(question, answer, key)])
 
 
 def first_words(writer: Writer, seed: int, count: int) -> None:
-    """What people say before they ask, about written-out documents kept out of training, in wordings kept out, too."""
+    """What people say before they ask, about written-out documents kept out of training, in wordings kept out, too.
+
+    What a document is may be answered with its kind or with the noun of that: "a letter" for "a letter of a bank".
+    """
     r = Rng(seed)
     for number in range(count):
-        page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind="passage")
+        page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind=WRITTEN)
         path = writer.image(f"first-words-{number:03d}", page.rgb())
         kind = next(fact.value for fact in page.facts if fact.asks == KIND_ASKED)
-        asked = (
-            (KIND_ASKED[-1], kind, "kind"),
-            (*small_talk(r, True), "talk"),
-            (*about_any_page(r, page, kind, True), "any"),
-        )
-        for question, answer, key in asked:
-            writer.add("first-words", "passage", [path], None, [turn(question, answer, key)])
+        what = turn(KIND_ASKED[-1], kind, "kind")
+        what["answers"] += [short for short in (a_kind(noun_of(kind)),) if short != kind]
+        said, fitting = turn(*remark(r, True), "talk"), turn(*about_any_page(r, page, True), "any")
+        for one in (what, said, fitting):
+            writer.add("first-words", WRITTEN, [path], None, [one])
 
 
 def conversations(writer: Writer, seed: int, count: int) -> None:

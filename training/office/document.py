@@ -17,19 +17,25 @@ KIND_ASKED = (
     "What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?", "What am I looking at?", "Which sort of document is it?", "What document is this?",
     "document type", "What is it?", "Tell me what this is.", "What have I got here?", "Name the kind of document.",
 )  # fmt: skip
-_HEAD = re.compile(r",| (?:about|and|at|between|by|for|from|in|inside|of|on|through|to|told|under|with) ")
-_MANY = re.compile(
-    r"(?<![sui])s$|\b(?:news|advice|property|(?<!e-)mail)$"
-)  # "minutes" and "advice" stand without an article
+_HEAD = re.compile(
+    r",| (?:about|after|against|and|at|before|between|by|for|from|in|inside|of|on|through|to|told|under|with) "
+)
+# what stands without an article: several things but for a summons, and what cannot be counted
+_MANY = re.compile(r"(?<!summon)(?<![sui])s$|\b(?:news|advice|property|(?<!e-)mail)$")
 _VOWEL = re.compile(r"[AEIOaeio]|[Uu](?!n[it]|s[aeu])|hour|honour|[FHLMNRSX][A-Z]")
 Part = int  # of a block: a line, a field, a row; what questions rest on
 
 
 def a_kind(name: str) -> str:
     """The name of a kind of document as an answer: "an invoice", "minutes"."""
-    if _MANY.search(_HEAD.split(name)[0]):
+    if _MANY.search(_HEAD.split(name, maxsplit=1)[0]):
         return name
     return f"{'an' if _VOWEL.match(name) else 'a'} {name}"
+
+
+def noun_of(kind: str) -> str:
+    """The noun of a kind of document: "letter" of "letter of a bank", "slip" of "a repair slip"."""
+    return _HEAD.split(kind, maxsplit=1)[0].split()[-1]
 
 
 @dataclass

@@ -134,12 +134,6 @@ def hide(
     return (lines, [*kept, *opened]) if opened else None
 
 
-def told_by(text: str, page: str) -> bool:
-    """Whether a page has every name and number of a text, as a summary that still holds needs it."""
-    words = (word.removesuffix("'s") for word in _NAMING.findall(text)[1:])
-    return all(word in page for word in words if word[0].isupper() or _counts(word))
-
-
 def _label(field: str) -> str:
     return field.partition(" = ")[0]
 

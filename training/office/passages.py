@@ -17,7 +17,7 @@ show what a model makes of documents that it has not met. One begins with ``## k
 ``A: text``         its answer, which stands in the document letter for letter
 ``D: text``         its answer where the document does not say it in these words: a count, a sum, "Yes"
 ``N: a | b``        questions, or wordings of one, that the document does not answer
-``S: text``         what the document is about, in one sentence that holds whatever fills the blanks
+``S: text``         what the document is about, in a sentence that holds whatever fills the blanks
 =================== ==============================================================
 
 Blanks stand in braces everywhere: ``{p}`` a person, ``{town}``, ``{date}`` and so on (:data:`BLANKS`). Digits behind a
@@ -38,12 +38,13 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from training.office.document import SUMMARISE
+from training.office.document import KIND_ASKED, SUMMARISE
 from training.office.values import Dates, Money, person, town
 from training.pages import values as v
 from training.pages.canvas import classes_of
 from training.pages.values import Rng
 
+WRITTEN = "passage"  # the kind of pages that set a document of these files
 FORMS = ("bar", "column", "line", "pie")
 FOLDER = Path(__file__).with_name("texts")
 SPREAD = 0.8  # power of a subject's number of passages: below 1, passages of large subjects are drawn less often
@@ -335,6 +336,8 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
             longest = LONGEST_SUMMARY if q.summarises else LONGEST
             if q.answer is not None and len(q.answer.split()) > longest:
                 found.append(f"a long answer: {q.answer!r}")
+            if not q.summarises and (any_page := {*KIND_ASKED, *SUMMARISE}.intersection(q.wordings)):
+                found.append(f"a wording that any page is asked: {any_page}")
             if len(q.wordings) < 2:
                 found.append(f"only one wording: {q.wordings}")
             if len(set(q.wordings)) < len(q.wordings):

@@ -1,13 +1,15 @@
 """What people type first, before they ask what a page says: greetings, thanks, and questions that fit any page.
 
-None of it can be read off the page, and a model that is never told what to say takes a name or a refusal for the
-answer. Replies are few and short: they say what the model is there for.
+A model that is never told what to say to these takes a name for the answer, or refuses. Replies are few and short: they
+say what the model is there for. Conversations without a page or a recording have a greeting of their own
+(`training.dataset`), which asks for one.
 """
 
 from __future__ import annotations
 
 import re
 
+from training.office.document import SUMMARISE
 from training.pages import Page
 from training.pages.values import LANGUAGES, Rng
 
@@ -39,7 +41,7 @@ SAID: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         (
             "Write a reply to this.", "Write me a poem.", "Tell me a joke.", "Write an answer for me", "Draft a letter in return.", "Correct the mistakes.", "Make it sound nicer.",
-            "Write a program for this.", "Draw it.", "What is the weather like?", "Send it to my boss.", "Print it.", "Who will win the election?", "Book it for me.", "Pay it for me.",
+            "Write a program for this.", "Draw it.", "Send it to my boss.", "Print it.", "Who will win the election?", "Book it for me.", "Pay it for me.",
         ),
         "I can only answer questions about what it says.",
     ),
@@ -53,17 +55,11 @@ DESCRIBE = (
     "Tell me what is in the image.", "Explain this picture.",
 )  # fmt: skip
 COUNT = (
-    "How many pages are there?",
-    "How many pages does it have?",
-    "number of pages",
-    "How many pages is it?",
-    "How long is the document, in pages?",
-)
-MORE = (
-    "Is there more than one page?",
-    "Does it go on on another page?",
-    "Are there more pages?",
-    "Does it have several pages?",
+    "How many pages did I upload?",
+    "How many pages did I give you?",
+    "Count the pages that I sent.",
+    "How many images did you get from me?",
+    "How many pages have you got from me?",
 )
 LANGUAGE = (
     "What language is it in?",
@@ -78,17 +74,10 @@ MAIL = (
     "Is there an email on the page?",
     "Can I see an e-mail address on it?",
 )
-MONEY = (
-    "Is any amount of money mentioned?",
-    "Does it mention an amount of money?",
-    "Are there any prices on it?",
-    "Does it say anything about money?",
-)
-# pages with fewer of these may be in another language: a receipt from abroad, a menu
-_ENGLISH, ENGLISH_WORDS = (
-    re.compile(r"\b(?:the|of|and|to|for|in|is|at|with|from|by|on|are|was|this|you|not)\b", re.I),
-    4,
-)
+_ADDRESS = re.compile(r"[\w.-]+@[\w-]+\.\w")
+# a page with fewer of these may be in another language: a receipt from abroad, a menu
+_ENGLISH = re.compile(r"\b(?:the|of|and|to|for|in|is|at|with|from|by|on|are|was|this|you|not)\b", re.I)
+ENGLISH_WORDS = 4
 HEARD = (
     "What is this?",
     "What is it?",
@@ -99,17 +88,13 @@ HEARD = (
     "What am I listening to?",
 )
 A_RECORDING = "a recording of someone speaking"
-_SUM = re.compile(
-    r"[$\u20ac\u00a3\u00a5]|\b(?:EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK|euros?|dollars?|pounds?|francs?)\b"
-)
-_MAYBE = re.compile(r"\d[.,]\d\d\b|cents?\b|pence|fee|free|pay|cost|price|charge|rent|tax|total|money|amount", re.I)
 
 
 def _one(r: Rng, ways: tuple[str, ...], held: bool) -> str:
     return r.pick(ways[-HELD:] if held else ways[:-HELD])
 
 
-def small_talk(r: Rng, held: bool = False) -> tuple[str, str]:
+def remark(r: Rng, held: bool = False) -> tuple[str, str]:
     """Something said that the page has no part in, and the reply; in words kept for evaluation if ``held``."""
     if r.chance(0.15):
         return _one(r, TRANSLATE, held).format(r.pick(LANGUAGES)), NO_TRANSLATION
@@ -122,22 +107,15 @@ def thanks(r: Rng) -> tuple[str, str]:
     return _one(r, THANKS, False), WELCOME
 
 
-def about_any_page(r: Rng, page: Page, kind: str, held: bool = False) -> tuple[str, str]:
-    """A question that fits any single page, and its answer.
-
-    Args:
-        r: draws it. page: what is asked about. kind: what it is, as an answer: "a letter". held: in words kept for
-            evaluation.
-    """
+def about_any_page(r: Rng, page: Page, held: bool = False) -> tuple[str, str]:
+    """A question that fits any single page, and its answer; in words kept for evaluation if ``held``."""
     text = "\n".join(page.lines)
-    known = [(DESCRIBE, described(page, kind)), (MAIL, "Yes" if "@" in text else "No")]
+    known = [(COUNT, "1")]
+    if (mail := bool(_ADDRESS.search(text))) or "@" not in text:  # the sign has other uses
+        known.append((MAIL, "Yes" if mail else "No"))
     if len(_ENGLISH.findall(text)) >= ENGLISH_WORDS:
         known.append((LANGUAGE, "English"))
-    if _SUM.search(text):
-        known.append((MONEY, "Yes"))
-    elif not _MAYBE.search(text):
-        known.append((MONEY, "No"))
-    known += [(COUNT, "1"), (MORE, "No")]
+    known += [(DESCRIBE, fact.value) for fact in page.facts if fact.asks == SUMMARISE]
     asked, answer = r.pick(known)
     return _one(r, asked, held), answer
 
@@ -146,10 +124,3 @@ def about_any_recording(r: Rng, held: bool = False) -> tuple[str, str]:
     """A question that fits any recording, and its answer."""
     asked, answer = r.pick(((HEARD, A_RECORDING), (LANGUAGE, "English")))
     return _one(r, asked, held), answer
-
-
-def described(page: Page, kind: str) -> str:
-    """The page in a sentence: what it is, and the words that it begins with."""
-    begin = page.lines[0] if page.lines else ""
-    end = "." if begin[-1:] not in ".!?:" else ""
-    return f"{kind[0].upper()}{kind[1:]}: {begin}{end}" if begin else f"{kind[0].upper()}{kind[1:]}."

@@ -8,9 +8,9 @@ import itertools
 import re
 
 from training.office.document import KIND_ASKED, Document, Part, a_kind
-from training.office.hiding import hide, told_by
+from training.office.hiding import hide
 from training.office.lookups import blocks_of
-from training.office.passages import Passage, Question, chart_of, draw, flattened, passages
+from training.office.passages import WRITTEN, Passage, Question, chart_of, draw, passages
 from training.office.prose import prose
 from training.office.registry import kind
 from training.office.stems import PLAIN, stems
@@ -26,7 +26,7 @@ FRAMED = ("notice", "badge", "label", "ticket", "card", "voucher", "poster", "si
 ROLES = frozenset(word[:5] for word in "sender sent signed signature sign wrote write written writer author addressed addressee address recipient receives total amount money cost price deadline date dated time when currency customer client phone telephone call contact number town city place street company firm title subject issued issuer year month weekday language country owner holder paid pays".split())
 
 
-@kind("passage", 280.0)
+@kind(WRITTEN, 280.0)
 def passage_page(d: Document) -> None:
     r, known = d.r, passages(d.held)
     if not known:
@@ -36,16 +36,11 @@ def passage_page(d: Document) -> None:
     fitting = (p for p in (draw(r, d.held) for _ in range(12)) if p.length < room)
     chosen = next(fitting, None) or min(known, key=lambda p: p.length)
     title, lines, questions = chosen.fill(r)
-    summaries = [q for q in questions if q.summarises]
-    if not d.held and r.chance(HIDDEN):
-        lines, questions = hide(r, title, lines, questions, r.choices(HIDDEN_PIECES, PIECE_WEIGHTS)[0]) or (lines, questions)
+    left = hide(r, title, lines, questions, r.choices(HIDDEN_PIECES, PIECE_WEIGHTS)[0]) if not d.held and r.chance(HIDDEN) else None
+    lines, questions = left or (lines, questions)  # what is derived, a summary among it, is not asked where something is gone
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
-        if not question.summarises:
-            ask(d, question, texts)
-    for question in summaries:
-        if told_by(question.answer, flattened(title, lines)):
-            ask(d, question, texts)
+        ask(d, question, texts)
     d.ask(KIND_ASKED, a_kind(chosen.kind), *(part for _, part in texts[:1]))
     other = draw(r, d.held)
     if r.chance(FOREIGN) and other.kind != chosen.kind and (foreign := foreign_question(r, other.fill(r)[2], " ".join(text for text, _ in texts))):
