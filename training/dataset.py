@@ -19,7 +19,7 @@ from training.pages.canvas import font_files
 from training.questions import ABSENT_SHARE, absent_facts, document_facts, questions_about, transcription
 from training.sequences import ANSWER, MEDIA_CELL, Sequence, audio_tokens, turns_tokens
 from training.tokenizer import BOS, encode
-from training.utterances import utter
+from training.utterances import FIRST_WORDS, utter
 from training.utterances.reading import spoken_question
 
 NOTHING_ADDED = "Please add a page, a picture or a recording."
@@ -199,7 +199,8 @@ def _add_recording(
     sequence.prefix_audio(spec.frames)
     missing = spoken.unanswerable[: r.chance(0.5)]  # more of them teach to refuse whenever in doubt
     questions = [(question, answer, ANSWER) for _, question, answer in (*spoken.qa, *missing)]
-    for _ in range(2 if len(spoken.qa) == 1 else r.chance(0.5)):
+    own = [qa for qa in spoken.qa if qa.key != FIRST_WORDS]
+    for _ in range(2 if len(own) == 1 else r.chance(0.5)):
         questions.append(("" if r.chance(UNASKED) else r.pick(TRANSCRIBE_AUDIO), spoken.transcript, ANSWER))
     r.shuffle(questions)
     _fill_with_questions(r, sequence, questions)

@@ -28,7 +28,7 @@ from training.pages.values import MissingAssets
 from training.questions import ABSENT_SHARE, questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
 from training.tokenizer import BOS, encode
-from training.utterances import QA, Utterance, utter
+from training.utterances import FIRST_WORDS, QA, Utterance, utter
 from training.utterances.aloud import read_aloud
 from training.utterances.free import free_memo
 from training.utterances.memos import FOLDER as MEMOS
@@ -155,9 +155,9 @@ def any_recording(r: Rng, held: bool, frames: int) -> Utterance:
     """What a recording says, and now and then what is said before anything is asked about it."""
     spoken, first = any_utterance(r, held, frames), []
     if not held and r.chance(TALK_SHARE):
-        first.append(QA("talk", *remark(r)))
+        first.append(QA(FIRST_WORDS, *remark(r)))
     if not held and r.chance(ANY_PAGE_SHARE):
-        first.append(QA("any", *about_any_recording(r)))
+        first.append(QA(FIRST_WORDS, *about_any_recording(r)))
     return dataclasses.replace(spoken, qa=(*spoken.qa, *first)) if first else spoken
 
 
@@ -204,7 +204,7 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
         limit = max(SHORT_TEXT, int(LONG_PART * pair.room)) if r.chance(LONG_SHARE) else SHORT_TEXT
         pair.branch(*turns_tokens(transcription(r, page, None), limit))
     first = []
-    if page.kind == WRITTEN and held:  # batches that runs are compared on keep to the questions of the documents
+    if page.kind == WRITTEN and held:  # batches of one page or text that runs are compared on: the documents' questions
         page = own_questions(page)
     elif page.kind != WRITTEN and r.chance(KIND_SHARE):  # written documents ask for what they are themselves
         name = KIND_NAMES.get(page.kind) or a_kind(page.kind.replace("_", " "))
@@ -220,8 +220,8 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
     questions = questions_about(r, [page], MOST_QUESTIONS, held, absent_share(page))
     while questions and pair.room > 24:
         turns = [questions.pop() for _ in range(min(len(questions), r.choices((1, 2, 3), (6, 3, 2))[0]))]
-        if not held and r.chance(THANKS_SHARE):
-            turns.append((*thanks(r), ANSWER))
+        if not held and r.chance(THANKS_SHARE) and (said := thanks(r))[0].lower() not in own:
+            turns.append((*said, ANSWER))
         if not pair.branch(*turns_tokens(turns)) and len(turns) > 1:
             pair.branch(*turns_tokens(turns[:1]))
     if seen and not read and pair.room > LEAST_TEXT + TURN:

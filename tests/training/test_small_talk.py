@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from training import office_dataset
+from training import dataset, office_dataset
 from training.heldout import pages as heldout_pages
 from training.heldout.writer import Writer
 from training.office import small_talk
@@ -16,10 +16,13 @@ from training.office.document import KIND_ASKED, SUMMARISE
 from training.office.kinds import passages as kinds_of_passages
 from training.office.pages import make_office_page, own_questions
 from training.office.passages import WRITTEN
-from training.office.small_talk import about_any_page, about_any_recording, remark, thanks
+from training.office.small_talk import about_any_page, remark, thanks
 from training.pages import Page, Rng
 from training.pages.facts import Fact
+from training.sequences import Sequence
 from training.tokenizer import tokenizer
+from training.utterances import FIRST_WORDS
+from training.utterances.aloud import read_aloud
 
 LISTS = {
     name: ways
@@ -27,6 +30,7 @@ LISTS = {
     if name.isupper() and isinstance(ways, tuple) and name not in ("SAID", "SUMMARISE")
 }
 WAYS = [*LISTS.values(), *(said for said, _ in small_talk.SAID)]
+WAYS.remove(LISTS["FOREIGN"])
 OF_A_PAGE = ("COUNT", "MAIL", "LANGUAGE", "DESCRIBE")
 
 
@@ -48,16 +52,24 @@ def test_no_wording_stands_for_two_things_and_enough_of_each_are_trained():
     """Thanks stand in two lists, and what is asked about a page may be asked about a recording."""
     every = [way for ways in (*WAYS, KIND_ASKED, SUMMARISE) for way in ways]
     twice = {way for way, count in Counter(every).items() if count > 1}
-    assert twice - {*small_talk.THANKS} == {"What is this?", "What is it?"}
+    recordings = {*small_talk.HEARD, *small_talk.SPOKEN}
+    assert twice - {*small_talk.THANKS} - recordings == set()
+    assert twice & recordings == {
+        "What is this?",
+        "What is it?",
+        "What language is it in?",
+        "In what language is this?",
+    }
     assert all(len(ways) >= small_talk.HELD + 2 for ways in WAYS)
 
 
 def test_wordings_kept_for_evaluation_are_not_trained():
     r, sheet = Rng(0), page("Dear Ann, thank you for the letter of 3 May to the board.")
-    draws = (remark, lambda r, held: about_any_page(r, sheet, held), about_any_recording)
+    draws = (remark, lambda r, held: about_any_page(r, sheet, held))
     drawn = {held: {draw(r, held)[0] for _ in range(900) for draw in draws} for held in (False, True)}
     assert len(drawn[False]) > 60 and len(drawn[True]) > 12
     assert not drawn[False] & drawn[True]
+    assert not any("English" in said for said in drawn[False] | drawn[True])  # it would be no translation
     assert {thanks(r)[1] for _ in range(20)} == {small_talk.WELCOME}
 
 
@@ -87,9 +99,25 @@ class TestPages:
         r, asked = Rng(0), {False: set(), True: set()}
         for held, questions in asked.items():
             for _ in range(60):
-                questions.update((key, answer) for key, _, answer in office_dataset.any_recording(r, held, 1000).qa)
-        assert ("any", small_talk.A_RECORDING) in asked[False] and any(key == "talk" for key, _ in asked[False])
-        assert not {"any", "talk"} & {key for key, _ in asked[True]}
+                said = office_dataset.any_recording(r, held, 1000).qa
+                questions.update(qa.answer for qa in said if qa.key == FIRST_WORDS)
+        assert {small_talk.A_RECORDING, "English"} <= asked[False]
+        assert {reply for _, reply in small_talk.SAID} & asked[False]
+        assert asked[True] == set()
+
+    def test_a_recording_of_prose_is_transcribed_as_often_with_first_words(self, monkeypatch):
+        """One that says nothing to ask for is asked for its transcript three times."""
+        monkeypatch.setattr(office_dataset, "TALK_SHARE", 1.0)
+        monkeypatch.setattr(office_dataset, "ANY_PAGE_SHARE", 1.0)
+        monkeypatch.setattr(office_dataset, "any_utterance", lambda r, held, frames: read_aloud(r, held, frames / 100))
+        spoken = office_dataset.any_recording(Rng(0), False, 320)
+        assert [qa.key == FIRST_WORDS for qa in spoken.qa] == [False, True, True]
+        monkeypatch.setattr(dataset, "_clip", lambda *args: np.zeros((320, 128), np.float16))
+        taken = []
+        monkeypatch.setattr(dataset, "_fill_with_questions", lambda r, sequence, questions: taken.extend(questions))
+        spec = next(spec for spec, _ in office_dataset.SPECS if spec.frames == 320)
+        said = dataset._add_recording(Rng(0), Sequence(spec.seq_len), spec, False, lambda *args: spoken)[1]
+        assert sum(answer == said for _, answer, _ in taken) == 3
 
     def test_written_documents_say_what_they_are(self):
         shown = make_office_page(3, 812, 588, False, WRITTEN)
@@ -99,7 +127,7 @@ class TestPages:
         assert own_questions(shown).facts == others
 
     @pytest.mark.parametrize("held", [False, True])
-    def test_steps_hold_small_talk_but_for_the_batches_that_runs_are_compared_on(self, held):
+    def test_steps_hold_small_talk_but_for_held_out_ones(self, held):
         """The words "a passage", which no reader of a letter can do anything with, are taught by none."""
         r, spec = Rng(4), replace(office_dataset.SPECS[1][0], sequences=24)
         pages = [make_office_page(seed, spec.height, spec.width, held, WRITTEN) for seed in range(spec.sequences)]
@@ -112,7 +140,8 @@ class TestPages:
     def test_a_remark_that_a_document_has_another_answer_to_is_not_taught(self, monkeypatch):
         monkeypatch.setattr(office_dataset, "remark", lambda r: ("Thanks", small_talk.WELCOME))
         monkeypatch.setattr(office_dataset, "TALK_SHARE", 1.0)
-        monkeypatch.setattr(office_dataset, "THANKS_SHARE", 0.0)
+        monkeypatch.setattr(office_dataset, "THANKS_SHARE", 1.0)
+        monkeypatch.setattr(office_dataset, "thanks", lambda r: ("thanks", small_talk.WELCOME))
         spec, thanked = (
             replace(office_dataset.SPECS[0][0], sequences=1),
             Fact("asked", "Ann", asks=("thanks", "Thanks to?")),

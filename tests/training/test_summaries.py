@@ -55,6 +55,8 @@ def test_a_summary_is_asked_for_in_its_own_words_and_only_while_it_holds(monkeyp
         ("summons", "a summons"),
         ("poster against rats", "a poster against rats"),
         ("union flyer", "a union flyer"),
+        ("utility bill", "a utility bill"),
+        ("safety information", "safety information"),
         ("user guide", "a user guide"),
         ("urgent notice", "an urgent notice"),
         ("umbrella tag", "an umbrella tag"),

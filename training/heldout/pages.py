@@ -23,6 +23,7 @@ DOCUMENT_SHAPES = {
     7: (560, 448),
     8: (560, 448),
 }
+VAGUE = ("page", "screen", "piece", "power")  # last nouns of kinds that name no document
 READING = ("next_word", "kind", "title", "first_line", "last_line", "line_start", "numbered_line")  # of every page
 
 
@@ -138,7 +139,8 @@ def unseen(writer: Writer, seed: int, count: int) -> None:
 def first_words(writer: Writer, seed: int, count: int) -> None:
     """What people say before they ask, about written-out documents kept out of training, in wordings kept out, too.
 
-    What a document is may be answered with its kind or with the noun of that: "a letter" for "a letter of a bank".
+    What a document is may be answered with its kind or with the noun of that, if it names a document: "a letter" for "a
+    letter of a bank". The documents have no summaries, so none is asked for.
     """
     r = Rng(seed)
     for number in range(count):
@@ -146,7 +148,8 @@ def first_words(writer: Writer, seed: int, count: int) -> None:
         path = writer.image(f"first-words-{number:03d}", page.rgb())
         kind = next(fact.value for fact in page.facts if fact.asks == KIND_ASKED)
         what = turn(KIND_ASKED[-1], kind, "kind")
-        what["answers"] += [short for short in (a_kind(noun_of(kind)),) if short != kind]
+        if (noun := noun_of(kind)) not in VAGUE and a_kind(noun) != kind:
+            what["answers"].append(a_kind(noun))
         said, fitting = turn(*remark(r, True), "talk"), turn(*about_any_page(r, page, True), "any")
         for one in (what, said, fitting):
             writer.add("first-words", WRITTEN, [path], None, [one])

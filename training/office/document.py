@@ -21,8 +21,10 @@ _HEAD = re.compile(
     r",| (?:about|after|against|and|at|before|between|by|for|from|in|inside|of|on|through|to|told|under|with) "
 )
 # what stands without an article: several things but for a summons, and what cannot be counted
-_MANY = re.compile(r"(?<!summon)(?<![sui])s$|\b(?:news|advice|property|(?<!e-)mail)$")
-_VOWEL = re.compile(r"[AEIOaeio]|[Uu](?!n[it]|s[aeu])|hour|honour|[FHLMNRSX][A-Z]")
+_MANY = re.compile(
+    r"(?<!summon)(?<![sui])s$|\b(?:news|advice|property|(?<!e-)mail|information|feedback|writing|music|homework|school work|data)$"
+)
+_VOWEL = re.compile(r"[AEIOaeio]|[Uu](?!n[it]|s[aeu]|ti)|hour|honour|[FHLMNRSX][A-Z]")
 Part = int  # of a block: a line, a field, a row; what questions rest on
 
 

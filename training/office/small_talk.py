@@ -49,6 +49,7 @@ SAID: tuple[tuple[tuple[str, ...], str], ...] = (
 TRANSLATE = (
     "Translate this into {}.", "Translate it to {}", "translate to {}", "Can you translate this into {}?", "What does it say in {}?", "In {} please", "Please translate it into {}.",
 )  # fmt: skip
+FOREIGN = tuple(language for language in LANGUAGES if language != "English")  # into which it might be translated
 NO_TRANSLATION = "I cannot translate."
 DESCRIBE = (
     "Describe the picture.", "Describe the image.", "Describe this.", "What can you see?", "What is in the picture?", "What does the image show?", "describe it", "What do you see?",
@@ -71,7 +72,7 @@ LANGUAGE = (
 MAIL = (
     "Is there an e-mail address?",
     "Does it give an e-mail address?",
-    "Is there an email on the page?",
+    "Is there an email address on the page?",
     "Can I see an e-mail address on it?",
 )
 _ADDRESS = re.compile(r"[\w.-]+@[\w-]+\.\w")
@@ -87,6 +88,12 @@ HEARD = (
     "What sort of file is this?",
     "What am I listening to?",
 )
+SPOKEN = (
+    "What language is it in?",
+    "Which language is spoken?",
+    "What language do they speak?",
+    "In what language is this?",
+)
 A_RECORDING = "a recording of someone speaking"
 
 
@@ -97,7 +104,7 @@ def _one(r: Rng, ways: tuple[str, ...], held: bool) -> str:
 def remark(r: Rng, held: bool = False) -> tuple[str, str]:
     """Something said that the page has no part in, and the reply; in words kept for evaluation if ``held``."""
     if r.chance(0.15):
-        return _one(r, TRANSLATE, held).format(r.pick(LANGUAGES)), NO_TRANSLATION
+        return _one(r, TRANSLATE, held).format(r.pick(FOREIGN)), NO_TRANSLATION
     said, reply = r.pick(SAID)
     return _one(r, said, held), reply
 
@@ -120,7 +127,7 @@ def about_any_page(r: Rng, page: Page, held: bool = False) -> tuple[str, str]:
     return _one(r, asked, held), answer
 
 
-def about_any_recording(r: Rng, held: bool = False) -> tuple[str, str]:
+def about_any_recording(r: Rng) -> tuple[str, str]:
     """A question that fits any recording, and its answer."""
-    asked, answer = r.pick(((HEARD, A_RECORDING), (LANGUAGE, "English")))
-    return _one(r, asked, held), answer
+    asked, answer = r.pick(((HEARD, A_RECORDING), (SPOKEN, "English")))
+    return r.pick(asked), answer

@@ -18,9 +18,11 @@ from training.utterances.slots import SLOTS
 from training.utterances.words import ADJECTIVES, NOUNS, PLACES, SAYINGS, VERBS
 from training.wordings import NOT_STATED
 
+FIRST_WORDS = "first words"  # key of what is said before anything is asked about a recording
+
 
 class QA(NamedTuple):
-    """A question about a recording. ``key`` is one of ``QUESTIONS``."""
+    """A question about a recording. ``key`` is one of ``QUESTIONS``, or ``FIRST_WORDS``."""
 
     key: str
     question: str
