@@ -170,7 +170,10 @@ def test_what_it_makes_of_first_words_is_the_measured_one():
     found = json.loads((ROOT / "training/results/first_words.json").read_text(encoding="utf-8"))
     said = " ".join(CARD.split())
     kinds, others = found["said_to_be_a_passage"], found["refused"]
-    assert f'it says "a passage" for {kinds["count"]} of them' in said and f"{kinds['n']} documents never met" in said
+    assert (
+        f'it says "a passage" on {kinds["count"]} of them' in said
+        and f"{kinds['n']} pages of documents never met" in said
+    )
     assert f"to {others['count']} of {others['n']} greetings, thanks, requests" in said
     assert found["model_sha256"] == hashlib.sha256((FOLDER / PACKED_FILE).read_bytes()).hexdigest()
     exact = short(found["sets"]["first-words"]["exact_match"])
