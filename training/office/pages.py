@@ -14,6 +14,7 @@ from training.office.document import KIND_ASKED, SUMMARISE, Block, Document
 from training.office.lookups import add_lookups, blocks_of
 from training.office.near_misses import near_misses
 from training.office.ornaments import ORNAMENT_SHARE, ornament
+from training.office.passages import WRITTEN
 from training.office.prose import pad, prose
 from training.office.registry import kinds
 from training.office.sentences import TOLD, tell
@@ -191,7 +192,7 @@ def make_office_page(
     charts = {part for block in blocks_of(document) if block.kind == "chart" for part in block.parts}
     if not lines or (kind in CHARTED and tries and not charts <= drawn):  # no room: large letters on a small page
         return make_office_page(seed + 1, height, width, held, kind, engine, max(tries - 1, 0))
-    if kind != "passage":  # they bring unanswerable questions of their own, for words that a list cannot foresee
+    if kind != WRITTEN:  # they bring unanswerable questions of their own, for words that a list cannot foresee
         document.asks += near_misses(r, document, lines)
     facts, absent = facts_of(document, drawn)
     if kind in STAMPED and r.chance(STAMP_SHARE):
