@@ -18,11 +18,12 @@ import numpy as np
 from training import dataset
 from training.dataset import SPECS as FIRST_SPECS
 from training.model_config import UNTAUGHT
-from training.office.document import KIND_ASKED, a_kind
+from training.office.document import KIND_ASKED, SUMMARISE, a_kind
 from training.office.pages import make_office_document, make_office_page, own_questions
 from training.office.passages import FOLDER as DOCUMENTS
 from training.office.passages import WRITTEN, passages
-from training.office.small_talk import about_any_page, about_any_recording, remark, thanks
+from training.office.small_talk import DESCRIBE, HELD, about_any_page, about_any_recording, remark, thanks
+from training.office.summaries import summary_of
 from training.pages import Page, Rng, make_page
 from training.pages.values import MissingAssets
 from training.questions import ABSENT_SHARE, questions_about, transcription
@@ -50,6 +51,7 @@ PASSAGE_SHARE = 0.45  # of text steps' pages: written documents, in addition to 
 SHORT_TEXT = 260  # tokens of most transcriptions
 LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 KIND_SHARE = 0.15  # of sequences: asked what the page is
+SUMMARY_SHARE = 0.2  # of generated pages that do not tell themselves what they are about: asked for it
 TALK_SHARE, ANY_PAGE_SHARE = 0.1, 0.25  # of sequences: a remark, and a question that fits any page or recording
 THANKS_SHARE = 0.02  # of branches: they end with thanks
 KIND_NAMES = {
@@ -206,9 +208,12 @@ def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bo
     first = []
     if page.kind == WRITTEN and held:  # batches of one page or text that runs are compared on: the documents' questions
         page = own_questions(page)
-    elif page.kind != WRITTEN and r.chance(KIND_SHARE):  # written documents ask for what they are themselves
+    elif page.kind != WRITTEN:  # written documents ask for what they are themselves
         name = KIND_NAMES.get(page.kind) or a_kind(page.kind.replace("_", " "))
-        first.append((r.pick(KIND_ASKED[:-1]), name))
+        if r.chance(KIND_SHARE):
+            first.append((r.pick(KIND_ASKED[:-1]), name))
+        if not held and r.chance(SUMMARY_SHARE) and (told := summary_of(page, name)):
+            first.append((r.pick((*SUMMARISE[:-1], *DESCRIBE[:-HELD])), told))
     if not held and r.chance(TALK_SHARE):
         first.append(remark(r))
     if not held and r.chance(ANY_PAGE_SHARE):
