@@ -38,15 +38,15 @@ SAID: tuple[tuple[tuple[str, ...], str], ...] = (
             "What can you do?", "How can you help me?", "What can I ask?", "help", "What can I ask you?", "How does this work?", "What are you for?",
             "What can I do with you?", "Help me", "Help!", "Can you help me?", "I need help", "What should I ask?", "Give me an example of a question.",
             "Explain what you can do.", "What are your skills?", "What kind of questions can I ask?", "What may I ask you?", "Tell me what you can do.",
-            "what is it that you do?", "What is this app for?", "??", "...", "What do you do?", "?",
+            "what is it that you do?", "??", "...", "What do you do?", "?",
         ),
         "I read pages and recordings and answer questions about them.",
     ),
     (
         (
             "Who are you?", "What are you?", "Are you a person?", "What is your name?", "which model are you", "What kind of model are you?", "Who made you?", "Are you a robot?",
-            "Are you human?", "Am I talking to a person?", "Are you real?", "What should I call you?", "Who is there?", "who r u", "Which AI is this?", "Are you a bot?",
-            "Is this a bot?", "Do you have a name?", "Introduce yourself.", "Tell me about yourself.", "What version are you?", "Who is answering me?", "Whom do I talk to?",
+            "Are you human?", "Am I talking to a person?", "Are you real?", "What should I call you?", "who r u", "Which AI is this?", "Are you a bot?",
+            "Do you have a name?", "Introduce yourself.", "Tell me about yourself.", "What version are you?", "Who is answering me?",
             "Are you an AI?", "Who am I talking to?",
         ),
         "A small model that reads pages and recordings.",
