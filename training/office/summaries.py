@@ -32,9 +32,9 @@ MOST_TOLD = 2
 def summary_of(page: Page, kind: str) -> str | None:
     """As a sentence: "An invoice from Stark & Sons to Ann Poole.", of a page of that ``kind``.
 
-    None where the page has a summary of its own, or no fact tells it apart.
+    None where the page has a summary of its own, is of scraps of unrelated texts ("sheet"), or no fact tells it apart.
     """
-    if any(fact.asks == SUMMARISE for fact in page.facts):
+    if page.kind == "sheet" or any(fact.asks == SUMMARISE for fact in page.facts):
         return None
     known: dict[str, str] = {}
     for fact in page.facts:
